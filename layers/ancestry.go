@@ -1,0 +1,63 @@
+package layers
+
+// ancestry is the set of layers a view sees: its own and all below, as disjoint
+// intervals, newest first. A chain without rollbacks is one interval, so asking
+// costs the same at layer 10 and at layer 10,000.
+type ancestry []interval
+
+type interval struct{ lo, hi Layer }
+
+func (a ancestry) has(l Layer) bool {
+	for _, i := range a {
+		if l > i.hi {
+			return false
+		}
+		if l >= i.lo {
+			return true
+		}
+	}
+	return l == BaseLayer
+}
+
+// grow returns the ancestry of a new layer l on top of a.
+func (a ancestry) grow(l Layer) ancestry {
+	if len(a) > 0 && a[0].hi+1 == l {
+		out := append(ancestry(nil), a...)
+		out[0].hi = l
+		return out
+	}
+	return append(ancestry{{l, l}}, a...)
+}
+
+// ancestry walks up from l. The caller holds t.mu.
+func (t *Tree) ancestry(l Layer) ancestry {
+	var chain []Layer
+	for ; l != BaseLayer; l = t.layers[l].parent {
+		chain = append(chain, l)
+	}
+	var a ancestry
+	for i := len(chain) - 1; i >= 0; i-- {
+		if len(a) > 0 && a[0].hi+1 == chain[i] {
+			a[0].hi = chain[i]
+		} else {
+			a = append(ancestry{{chain[i], chain[i]}}, a...)
+		}
+	}
+	return a
+}
+
+// between lists the layers that are ancestors of exactly one of a and b: what
+// changed between the two is in their change indexes. The caller holds t.mu.
+func (t *Tree) between(a, b Layer) []Layer {
+	var out []Layer
+	for a != b { // a parent's number is always the smaller one
+		if a > b {
+			out = append(out, a)
+			a = t.layers[a].parent
+		} else {
+			out = append(out, b)
+			b = t.layers[b].parent
+		}
+	}
+	return out
+}

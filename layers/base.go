@@ -1,0 +1,390 @@
+package layers
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Base is the host directory under a tree. It is only ever read, and every
+// object is opened relative to one descriptor, below it and through no symbolic
+// link, so neither a swapped directory nor a planted link can lead outside.
+type Base struct {
+	root int // O_PATH descriptor of the directory
+	dev  uint64
+
+	mu    sync.Mutex // guards dirs and files
+	dirs  *fdCache   // directories by path, O_RDONLY
+	files *fdCache   // regular files by path, O_RDONLY
+}
+
+// Directories and files of the base kept open. A descriptor saves an open per
+// request; both numbers stay far below common RLIMIT_NOFILE values.
+const (
+	maxDirFDs  = 128
+	maxFileFDs = 128
+)
+
+// OpenBase opens dir, following symbolic links in dir itself; everything is then
+// resolved below its descriptor. ENOTDIR when dir is something else.
+func OpenBase(dir string) (*Base, error) {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open base %s: %w", dir, err)
+	}
+	b := &Base{root: fd, dirs: newFDCache(maxDirFDs), files: newFDCache(maxFileFDs)}
+	st, err := b.stat("")
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("stat base %s: %w", dir, err)
+	}
+	b.dev = st.dev
+	return b, nil
+}
+
+// Close closes every descriptor of the base.
+func (b *Base) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dirs.drop()
+	b.files.drop()
+	return unix.Close(b.root)
+}
+
+// baseStat is what statx(2) says of a base object.
+type baseStat struct {
+	dev, ino                   uint64
+	mode, nlink, uid, gid      uint32
+	rdev                       uint32
+	size, blocks               int64
+	atime, mtime, ctime, btime Time
+}
+
+func (s *baseStat) isDir() bool { return s.mode&unix.S_IFMT == unix.S_IFDIR }
+
+// mark condenses what identifies a state of a base object's content.
+func (s *baseStat) mark() uint64 {
+	h := uint64(14695981039346656037)
+	for _, v := range [...]uint64{s.ino, uint64(s.size), uint64(s.mtime.Sec), uint64(s.mtime.Nsec), uint64(s.ctime.Sec), uint64(s.ctime.Nsec)} {
+		h = (h ^ v) * 1099511628211
+		h ^= h >> 29
+	}
+	return h
+}
+
+func statxTime(t unix.StatxTimestamp) Time { return Time{Sec: t.Sec, Nsec: t.Nsec} }
+
+func fromStatx(x *unix.Statx_t) baseStat {
+	return baseStat{
+		dev: unix.Mkdev(x.Dev_major, x.Dev_minor), ino: x.Ino,
+		mode: uint32(x.Mode), nlink: x.Nlink, uid: x.Uid, gid: x.Gid,
+		rdev: uint32(unix.Mkdev(x.Rdev_major, x.Rdev_minor)),
+		size: int64(x.Size), blocks: int64(x.Blocks),
+		atime: statxTime(x.Atime), mtime: statxTime(x.Mtime), ctime: statxTime(x.Ctime), btime: statxTime(x.Btime),
+	}
+}
+
+const statxMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
+
+// statFD stats an open descriptor.
+func statFD(fd int) (baseStat, error) {
+	var x unix.Statx_t
+	if err := retry(func() error { return unix.Statx(fd, "", unix.AT_EMPTY_PATH, statxMask, &x) }); err != nil {
+		return baseStat{}, err
+	}
+	return fromStatx(&x), nil
+}
+
+// stat describes the object at p, itself when it is a symbolic link. p is
+// relative to the base, "" is the base itself.
+func (b *Base) stat(p string) (baseStat, error) {
+	if p == "" {
+		return statFD(b.root)
+	}
+	d, err := b.dir(path.Dir(p))
+	if err != nil {
+		return baseStat{}, err
+	}
+	defer d.release()
+	var x unix.Statx_t
+	err = retry(func() error {
+		return unix.Statx(d.fd, path.Base(p), unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, statxMask, &x)
+	})
+	if err != nil {
+		return baseStat{}, err
+	}
+	return fromStatx(&x), nil
+}
+
+// dir returns the directory at p, open; release it after use.
+func (b *Base) dir(p string) (*sharedFD, error) {
+	if p == "." {
+		p = ""
+	}
+	b.mu.Lock()
+	f := b.dirs.get(p)
+	b.mu.Unlock()
+	if f != nil {
+		return f, nil
+	}
+	fd, err := openBelow(b.root, p, unix.O_RDONLY|unix.O_DIRECTORY)
+	if errors.Is(err, unix.EACCES) { // searchable but not readable: enough to stat and open below
+		fd, err = openBelow(b.root, p, unix.O_PATH|unix.O_DIRECTORY)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.dirs.put(p, fd), nil
+}
+
+// open returns the regular file at p, open for reading. A FIFO, socket or device
+// is never opened: O_PATH first says what it is.
+func (b *Base) open(p string) (*sharedFD, error) {
+	b.mu.Lock()
+	f := b.files.get(p)
+	b.mu.Unlock()
+	if f != nil {
+		return f, nil
+	}
+	d, err := b.dir(path.Dir(p))
+	if err != nil {
+		return nil, err
+	}
+	defer d.release()
+	// O_NONBLOCK: if a FIFO took the place of the file since it was looked up, do not wait for its writer.
+	fd, err := openBelow(d.fd, path.Base(p), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, err
+	}
+	st, err := statFD(fd)
+	if err == nil && st.mode&unix.S_IFMT != unix.S_IFREG {
+		err = unix.ESTALE
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.files.put(p, fd), nil
+}
+
+// forgetFile closes the cached descriptor of p, so that the next open sees what
+// is there now.
+func (b *Base) forgetFile(p string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.files.forget(p)
+}
+
+// readlink returns the target of the symbolic link at p.
+func (b *Base) readlink(p string) (string, error) {
+	d, err := b.dir(path.Dir(p))
+	if err != nil {
+		return "", err
+	}
+	defer d.release()
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(d.fd, path.Base(p), buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+// baseEntry is one name of a base directory.
+type baseEntry struct {
+	name string
+	ino  uint64
+	typ  uint32 // S_IFMT bits, 0 when the file system does not say
+}
+
+// readDir lists the directory at p without "." and "..".
+func (b *Base) readDir(p string) ([]baseEntry, error) {
+	fd, err := openBelow(b.root, p, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var out []baseEntry
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := unix.Getdents(fd, buf)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return out, nil
+		}
+		out = parseDirents(buf[:n], out)
+	}
+}
+
+// xattrPath returns a path by which the attributes of p can be read through no
+// descriptor of p itself, which a FIFO or an unreadable file would not give, and
+// the call that reads them. Call done afterwards.
+func (b *Base) xattrPath(p string) (link string, get func(string, string, []byte) (int, error), done func(), err error) {
+	if p == "" {
+		return fmt.Sprintf("/proc/self/fd/%d", b.root), unix.Getxattr, func() {}, nil
+	}
+	d, err := b.dir(path.Dir(p))
+	if err != nil {
+		return "", nil, nil, err
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", d.fd, path.Base(p)), unix.Lgetxattr, d.release, nil
+}
+
+// xattrs returns every extended attribute of the object at p.
+func (b *Base) xattrs(p string) (map[string][]byte, error) {
+	link, get, done, err := b.xattrPath(p)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	list := unix.Llistxattr
+	if p == "" {
+		list = unix.Listxattr
+	}
+	return readXattrs(link, list, get)
+}
+
+func readXattrs(link string, list func(string, []byte) (int, error), get func(string, string, []byte) (int, error)) (map[string][]byte, error) {
+	n, err := list(link, nil)
+	if errors.Is(err, unix.ENOTSUP) || (err == nil && n == 0) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	buf := make([]byte, n+1024)
+	if n, err = list(link, buf); err != nil {
+		return nil, err
+	}
+	out := map[string][]byte{}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00") {
+		if name == "" {
+			continue
+		}
+		v := make([]byte, 64<<10) // XATTR_SIZE_MAX
+		vn, err := get(link, name, v)
+		switch {
+		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+			continue // went away, or is not ours to see
+		case err != nil:
+			return nil, err
+		}
+		out[name] = append([]byte(nil), v[:vn]...)
+	}
+	return out, nil
+}
+
+// openBelow opens p beneath fd without following any symbolic link. Paths longer
+// than PATH_MAX are walked in pieces.
+func openBelow(fd int, p string, flags int) (int, error) {
+	at := fd
+	for len(p) >= unix.PathMax {
+		i := strings.LastIndexByte(p[:unix.PathMax-1], '/')
+		if i <= 0 {
+			break
+		}
+		next, err := openat2(at, p[:i], unix.O_PATH|unix.O_DIRECTORY)
+		if at != fd {
+			unix.Close(at)
+		}
+		if err != nil {
+			return -1, err
+		}
+		at, p = next, p[i+1:]
+	}
+	n, err := openat2(at, p, flags)
+	if at != fd {
+		unix.Close(at)
+	}
+	return n, err
+}
+
+func openat2(fd int, p string, flags int) (int, error) {
+	if p == "" {
+		p = "."
+	}
+	how := unix.OpenHow{
+		Flags:   uint64(flags | unix.O_CLOEXEC),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	n := -1
+	err := retry(func() (err error) { n, err = unix.Openat2(fd, p, &how); return err })
+	if errors.Is(err, unix.ELOOP) { // a symbolic link where a directory was: not the object we knew
+		err = unix.ESTALE
+	}
+	return n, err
+}
+
+// retry repeats f while it is interrupted; RESOLVE_BENEATH also answers EAGAIN
+// when a rename races with it.
+func retry(f func() error) error {
+	for i := 0; ; i++ {
+		err := f()
+		if err == unix.EINTR || (err == unix.EAGAIN && i < 100) {
+			continue
+		}
+		return err
+	}
+}
+
+func parseDirents(b []byte, out []baseEntry) []baseEntry {
+	for len(b) >= 19 {
+		reclen := int(b[16]) | int(b[17])<<8
+		if reclen < 19 || reclen > len(b) {
+			return out
+		}
+		ino := uint64(0)
+		for i := 7; i >= 0; i-- {
+			ino = ino<<8 | uint64(b[i])
+		}
+		name := b[19:reclen]
+		for i, c := range name {
+			if c == 0 {
+				name = name[:i]
+				break
+			}
+		}
+		if s := string(name); s != "." && s != ".." && ino != 0 {
+			out = append(out, baseEntry{name: s, ino: ino, typ: uint32(b[18]) << 12})
+		}
+		b = b[reclen:]
+	}
+	return out
+}
+
+// xattr returns one extended attribute of the object at p. ENODATA, also where the
+// base's file system has none.
+func (b *Base) xattr(p, name string) ([]byte, error) {
+	link, get, done, err := b.xattrPath(p)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	buf := make([]byte, 256)
+	for {
+		n, err := get(link, name, buf)
+		switch {
+		case errors.Is(err, unix.ERANGE) && len(buf) < maxXattrSize:
+			buf = make([]byte, maxXattrSize)
+		case errors.Is(err, unix.ENOTSUP):
+			return nil, unix.ENODATA
+		case err != nil:
+			return nil, err
+		default:
+			return buf[:n], nil
+		}
+	}
+}

@@ -1,0 +1,389 @@
+package layers
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/kv"
+)
+
+// op gathers what one operation changes and then makes it so: one batch, first in
+// kv, then in memory. Nothing is changed when commit is not reached or fails.
+// The caller holds t.mu from newOp to the end of commit.
+type op struct {
+	b     *Branch
+	t     *Tree
+	now   Time
+	batch kv.Batch
+	recs  []*stagedRec
+	names []stagedName
+	count int64 // change of the number of changed paths
+	then  []func()
+}
+
+// stagedRec is the next record of n. real says that more changes than what a
+// change of names brings along: times and link counts.
+type stagedRec struct {
+	n    *node
+	rec  *inode
+	real bool
+}
+
+type stagedName struct {
+	dir  *node
+	name string
+	rec  nameRec
+	gone bool // the record goes; else it is rec
+}
+
+func (b *Branch) newOp() *op {
+	return &op{b: b, t: b.t, now: TimeOf(b.t.now())}
+}
+
+// rec returns the record of n that the operation may change, copying n up when
+// it has none.
+func (o *op) rec(n *node) (*inode, error) {
+	s, err := o.stage(n)
+	if err != nil {
+		return nil, err
+	}
+	s.real = true
+	return s.rec, nil
+}
+
+func (o *op) stage(n *node) (*stagedRec, error) {
+	for _, s := range o.recs {
+		if s.n == n {
+			return s, nil
+		}
+	}
+	if n.rec == nil {
+		return o.copyUp(n)
+	}
+	rec := *n.rec
+	s := &stagedRec{n: n, rec: &rec}
+	o.recs = append(o.recs, s)
+	return s, nil
+}
+
+// touch moves a directory's times because its entries change, and its link count by links.
+func (o *op) touch(dir *node, links int) error {
+	s, err := o.stage(dir)
+	if err != nil {
+		return err
+	}
+	s.rec.mtime, s.rec.ctime = o.now, o.now
+	if s.rec.nlink >= 2 { // file systems that do not count subdirectories say 1
+		s.rec.nlink = uint32(max(2, int64(s.rec.nlink)+int64(links)))
+	}
+	return nil
+}
+
+// fresh stages the record of a new inode.
+func (o *op) fresh(mode, rdev uint32, c Cred) *stagedRec {
+	n := &node{ino: o.t.newIno(&o.batch)}
+	rec := &inode{
+		born: o.b.layer, mode: mode, nlink: 1, uid: c.UID, gid: c.GID, rdev: rdev,
+		atime: o.now, mtime: o.now, ctime: o.now, btime: o.now,
+	}
+	s := &stagedRec{n: n, rec: rec, real: true}
+	o.recs = append(o.recs, s)
+	o.then = append(o.then, func() {
+		o.b.nodes[n.ino] = n
+		n.refs++
+	})
+	return s
+}
+
+// copyUp stages a record for a node that is as it is in the base, and pins its
+// name and those of the directories above it, so that the record stays attached
+// to this object whatever happens to inode numbers in the base.
+func (o *op) copyUp(n *node) (*stagedRec, error) {
+	v := &o.b.View
+	p := n.path()
+	st, err := v.statBase(n)
+	if err != nil {
+		return nil, fmt.Errorf("copy up %q: %w", p, err)
+	}
+	if ino, err := o.t.inoOf(p, &st); n != v.root && (err != nil || ino != n.ino) {
+		if err == nil {
+			err = unix.ESTALE // another object took the name in the base
+		}
+		return nil, fmt.Errorf("copy up %q: %w", p, err)
+	}
+	rec := &inode{
+		mode: st.mode, nlink: st.nlink, uid: st.uid, gid: st.gid, rdev: st.rdev, size: st.size,
+		atime: st.atime, mtime: st.mtime, ctime: st.ctime, btime: st.btime,
+		origin: &origin{path: p, dev: st.dev, ino: st.ino, btime: st.btime, size: st.size, mtime: st.mtime, ctime: st.ctime},
+	}
+	switch st.mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		rec.limit = st.size
+		if st.blocks*512 < st.size {
+			rec.flags |= flagSparse
+			rec.blocks = st.blocks
+		}
+	case unix.S_IFLNK:
+		if rec.target, err = o.t.base.readlink(p); err != nil {
+			return nil, fmt.Errorf("copy up link %q: %w", p, err)
+		}
+	}
+	if err := o.copyXattrs(n.ino, rec, p); err != nil {
+		return nil, err
+	}
+	s := &stagedRec{n: n, rec: rec}
+	o.recs = append(o.recs, s)
+	if n == v.root {
+		return s, nil
+	}
+	return s, o.pin(n, s)
+}
+
+func (o *op) copyXattrs(ino Ino, rec *inode, p string) error {
+	xs, err := o.t.base.xattrs(p)
+	if err != nil {
+		return fmt.Errorf("copy up extended attributes of %q: %w", p, err)
+	}
+	for name, val := range xs {
+		rec.flags |= flagXattrs
+		o.batch.Put(kv.Xattr(uint64(ino), name, uint64(o.b.layer)), xattrValue(val))
+	}
+	return nil
+}
+
+// pin records the name of a base node that gets a record.
+func (o *op) pin(n *node, s *stagedRec) error {
+	v := &o.b.View
+	if n.bdir == nil { // known by its whole path only
+		dir, name := split(n.bname)
+		dn, err := v.nodeAt(dir)
+		if err != nil {
+			return fmt.Errorf("find directory of %q: %w", n.bname, err)
+		}
+		v.place(n, dn, name)
+	}
+	dn := n.bdir
+	if _, err := o.stage(dn); err != nil {
+		return err
+	}
+	s.rec.parent, s.rec.name = dn.ino, n.bname
+	d, err := v.dirOf(dn)
+	if err != nil {
+		return err
+	}
+	if _, ok := d.find(n.bname); ok {
+		return nil
+	}
+	o.names = append(o.names, stagedName{dir: dn, name: n.bname, rec: nameRec{
+		layer: o.b.layer, ino: n.ino, typ: s.rec.mode & unix.S_IFMT, under: underPin,
+	}})
+	o.batch.Put(kv.ChangeName(uint64(o.b.layer), uint64(dn.ino), n.bname), []byte{changePin})
+	if s.rec.nlink > 1 && s.rec.mode&unix.S_IFMT != unix.S_IFDIR {
+		s.rec.flags |= flagNames
+		o.batch.Put(kv.RName(uint64(n.ino), uint64(dn.ino), n.bname, uint64(o.b.layer)), []byte{1})
+	}
+	return nil
+}
+
+// Values of the change index.
+const (
+	changeReal  = 0
+	changeQuiet = 1 // an inode: times and link count of a directory
+	changePin   = 2 // a name: recorded, not changed
+)
+
+// setName makes name in dir mean the inode of s. shown says whether the base shows
+// something of that name where no record hides it.
+func (o *op) setName(dir *node, name string, s *stagedRec, shown bool) error {
+	d, err := o.b.dirOf(dir)
+	if err != nil {
+		return err
+	}
+	r := nameRec{layer: o.b.layer, ino: s.n.ino, typ: s.rec.mode & unix.S_IFMT, under: underSomething}
+	e, ok := o.staged(dir, name)
+	if !ok {
+		var de dirent
+		de, ok = d.find(name)
+		e = de.nameRec
+	}
+	counted := false
+	switch {
+	case !ok && !shown:
+		r.under = underNothing
+	case !ok:
+	case e.layer == o.b.layer && e.under == underPin:
+	case e.layer == o.b.layer:
+		r.under, counted = e.under, true
+	case e.ino == 0:
+		r.under = underWhiteout
+	}
+	if !counted {
+		o.count++
+	}
+	o.names = append(o.names, stagedName{dir: dir, name: name, rec: r})
+	o.batch.Put(kv.ChangeName(uint64(o.b.layer), uint64(dir.ino), name), []byte{changeReal})
+	if s.rec.has(flagNames) {
+		o.batch.Put(kv.RName(uint64(s.n.ino), uint64(dir.ino), name, uint64(o.b.layer)), []byte{1})
+	}
+	s.rec.parent, s.rec.name = dir.ino, name
+	return nil
+}
+
+// staged returns the record this operation already made for a name.
+func (o *op) staged(dir *node, name string) (nameRec, bool) {
+	for i := len(o.names) - 1; i >= 0; i-- {
+		if s := o.names[i]; s.dir == dir && s.name == name && !s.gone {
+			return s.rec, true
+		}
+	}
+	return nameRec{}, false
+}
+
+// dropName takes name, which shows inode ino, out of dir.
+func (o *op) dropName(dir *node, name string, ino Ino, hasNames bool) error {
+	d, err := o.b.dirOf(dir)
+	if err != nil {
+		return err
+	}
+	layer := uint64(o.b.layer)
+	key := kv.Name(uint64(dir.ino), name, layer)
+	change := kv.ChangeName(layer, uint64(dir.ino), name)
+	if hasNames {
+		o.unName(ino, dir.ino, name)
+	}
+	e, ok := o.staged(dir, name)
+	if !ok {
+		var de dirent
+		de, ok = d.find(name)
+		e = de.nameRec
+	}
+	if ok && e.layer == o.b.layer && (e.under == underNothing || e.under == underWhiteout) {
+		o.count--
+		o.batch.Delete(key)
+		o.batch.Delete(change)
+		if e.under == underWhiteout { // the older layer's whiteout shows again
+			o.then = append(o.then, func() { d.set(name, nameRec{}) })
+		}
+		o.names = append(o.names, stagedName{dir: dir, name: name, gone: true})
+		return nil
+	}
+	if !ok || e.layer != o.b.layer || e.under == underPin {
+		o.count++
+	}
+	o.names = append(o.names, stagedName{dir: dir, name: name, rec: nameRec{layer: o.b.layer, under: underSomething}})
+	o.batch.Put(change, []byte{changeReal})
+	return nil
+}
+
+// unName records that an inode of several names lost this one.
+func (o *op) unName(ino, dir Ino, name string) {
+	o.batch.Put(kv.RName(uint64(ino), uint64(dir), name, uint64(o.b.layer)), []byte{0})
+}
+
+// commit applies the operation.
+func (o *op) commit() error {
+	for _, s := range o.recs {
+		o.encode(s)
+	}
+	for _, s := range o.names {
+		if !s.gone {
+			o.batch.Put(kv.Name(uint64(s.dir.ino), s.name, uint64(s.rec.layer)), s.rec.encode())
+		}
+	}
+	if o.batch.Len() > 0 {
+		if err := o.t.db.Apply(&o.batch); err != nil {
+			return o.failed(err)
+		}
+		o.b.dirty = true
+	}
+	for _, s := range o.recs {
+		s.n.rec = s.rec
+	}
+	for _, s := range o.names {
+		d, err := o.b.dirOf(s.dir)
+		if err != nil { // it was loaded when the name was staged
+			return err
+		}
+		if s.gone {
+			d.remove(s.name)
+		} else {
+			d.set(s.name, s.rec)
+		}
+	}
+	for _, f := range o.then {
+		f()
+	}
+	o.b.changed += o.count
+	return nil
+}
+
+// failed turns an error of kv into the caller's errno where it has one.
+func (o *op) failed(err error) error {
+	if errors.Is(err, unix.ENOSPC) {
+		return unix.ENOSPC
+	}
+	return fmt.Errorf("record operation: %w", err)
+}
+
+// encode adds the record of s, and what belongs to it, to the batch.
+func (o *op) encode(s *stagedRec) {
+	ino, layer := uint64(s.n.ino), uint64(o.b.layer)
+	quiet := !s.real
+	first := s.n.rec == nil || s.n.rec.layer != o.b.layer
+	if !first && !s.n.rec.has(flagQuiet) {
+		quiet = false
+	}
+	if quiet {
+		s.rec.flags |= flagQuiet
+	} else {
+		s.rec.flags &^= flagQuiet
+	}
+	wasCounted := !first && !s.n.rec.has(flagQuiet)
+	if first || (!quiet && !wasCounted) {
+		change := byte(changeReal)
+		if quiet {
+			change = changeQuiet
+		}
+		o.batch.Put(kv.ChangeInode(layer, ino), []byte{change})
+	}
+	if !quiet && !wasCounted && s.rec.born != o.b.layer && !o.renamed(s.n.ino) {
+		o.count++
+	}
+	s.rec.layer = o.b.layer
+	o.batch.Put(kv.Inode(ino, layer), s.rec.encode())
+	if first && s.rec.origin != nil {
+		o.then = append(o.then, func() { o.t.copied[s.n.ino] = struct{}{} })
+	}
+	if s.rec.nlink == 0 && !s.n.orphan {
+		o.orphan(s.n)
+	} else if s.n.orphan && s.rec.nlink == 0 && first {
+		o.batch.Put(kv.Orphan(layer, ino), nil)
+	} else if s.n.orphan && s.rec.nlink > 0 { // linked again
+		o.batch.Delete(kv.Orphan(layer, ino))
+		o.then = append(o.then, func() {
+			s.n.orphan = false
+			delete(o.b.orphans, s.n.ino)
+		})
+	}
+}
+
+// renamed reports whether the operation also changes a name of ino: then the name is what counts.
+func (o *op) renamed(ino Ino) bool {
+	for _, s := range o.names {
+		if s.rec.ino == ino && s.rec.under != underPin {
+			return true
+		}
+	}
+	return false
+}
+
+// orphan marks n as an inode without a name.
+func (o *op) orphan(n *node) {
+	o.batch.Put(kv.Orphan(uint64(o.b.layer), uint64(n.ino)), nil)
+	o.then = append(o.then, func() {
+		n.orphan = true
+		o.b.orphans[n.ino] = n
+	})
+}

@@ -1,0 +1,331 @@
+package layers
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/kv"
+)
+
+// extents returns the explicit extents of a region that v sees, nil for none.
+func (v *View) extents(ino Ino, region uint64) ([]extent, error) {
+	var xs []extent
+	var bad error
+	err := v.t.db.Scan(kv.ExtentPrefix(uint64(ino), region), nil, func(k, val []byte) bool {
+		_, _, l, ok := kv.ParseExtent(k)
+		if !ok {
+			bad = fmt.Errorf("extent key %x: %w", k, ErrCorrupt)
+			return false
+		}
+		if !v.anc.has(Layer(l)) {
+			return true
+		}
+		xs, bad = decodeExtents(region, val)
+		return false
+	})
+	if err = errors.Join(err, bad); err != nil {
+		return nil, fmt.Errorf("read extents of inode %d: %w", ino, err)
+	}
+	return xs, nil
+}
+
+// layout is where the bytes of a range of a file come from, computed with the
+// tree locked and then read without the lock: chunks and the base do not change.
+type layout struct {
+	exts   []extent // sorted; what none covers is the base's below limit, else zero
+	path   string   // of the base file, if its bytes are needed
+	limit  int64
+	origin *origin // what the base file must still be, nil: whatever it is
+	mark   uint64  // baseStat.mark at the last look, without an origin
+	node   *node
+}
+
+// plan computes the layout of [lo, hi) of n. With p, pending bytes are copied to
+// it at once (p starts at lo) and their ranges come out as extents of kind 0.
+func (v *View) plan(n *node, lo, hi int64, p []byte) (*layout, error) {
+	l := &layout{node: n}
+	if n.rec == nil {
+		l.path, l.limit, l.mark = n.path(), hi, n.mark
+		return l, nil
+	}
+	rec := n.rec
+	if rec.origin != nil {
+		l.path, l.limit, l.origin = rec.origin.path, rec.limit, rec.origin
+	}
+	for region := uint64(lo / regionSize); region < rec.regions && int64(region)*regionSize < hi; region++ {
+		xs, err := v.extents(n.ino, region)
+		if err != nil {
+			return nil, err
+		}
+		l.exts = append(l.exts, slice(xs, lo, hi)...)
+	}
+	for _, pd := range v.visiblePending(n.ino) {
+		for _, s := range pd.segs {
+			from, to := max(lo, s.off), min(hi, s.end(), rec.size)
+			if from >= to {
+				continue
+			}
+			if p != nil {
+				copy(p[from-lo:to-lo], s.data[from-s.off:])
+			}
+			l.exts = overlay(l.exts, extent{off: from, n: to - from})
+		}
+	}
+	return l, nil
+}
+
+// ReadAt fills p from offset off. It is short only at the end of the file, without an error.
+func (v *View) ReadAt(ino Ino, p []byte, off int64) (int, error) {
+	v.t.mu.RLock()
+	n, err := v.get(ino)
+	if err == nil && n.rec != nil && n.rec.mode&unix.S_IFMT != unix.S_IFREG {
+		err = unix.EINVAL
+	}
+	if err != nil {
+		v.t.mu.RUnlock()
+		return 0, err
+	}
+	if n.rec != nil {
+		if off >= n.rec.size {
+			v.t.mu.RUnlock()
+			return 0, nil
+		}
+		p = p[:min(int64(len(p)), n.rec.size-off)]
+	}
+	l, err := v.plan(n, off, off+int64(len(p)), p)
+	v.t.mu.RUnlock()
+	if err != nil {
+		return 0, err
+	}
+	if n.rec == nil && l.origin == nil {
+		return v.readBase(l, p, off)
+	}
+	return len(p), v.t.fill(l, p, off)
+}
+
+// fill reads every byte of p that did not come from pending.
+func (t *Tree) fill(l *layout, p []byte, off int64) error {
+	at, end := off, off+int64(len(p))
+	for _, x := range l.exts {
+		if err := t.under(l, p[at-off:x.off-off], at); err != nil {
+			return err
+		}
+		dst := p[x.off-off : x.end()-off]
+		switch x.kind {
+		case kindChunk:
+			if err := t.chunks.ReadAt(x.hash, dst, int(x.coff)); err != nil {
+				return fmt.Errorf("read %d bytes at %d: %w", x.n, x.off, err)
+			}
+		case kindHole:
+			clear(dst)
+		}
+		at = x.end()
+	}
+	return t.under(l, p[at-off:], end-int64(len(p[at-off:])))
+}
+
+// under fills p with what lies under the extents: the base's bytes, then zeros.
+func (t *Tree) under(l *layout, p []byte, off int64) error {
+	if len(p) == 0 {
+		return nil
+	}
+	have := min(int64(len(p)), max(0, l.limit-off))
+	if have > 0 && l.path != "" {
+		if err := t.readOrigin(l, p[:have], off); err != nil {
+			return err
+		}
+	} else {
+		have = 0
+	}
+	clear(p[have:])
+	return nil
+}
+
+// readOrigin reads base bytes under a copied-up inode. The base file must be just
+// what it was at copy-up: else old and new bytes would mix, so it is EIO.
+func (t *Tree) readOrigin(l *layout, p []byte, off int64) error {
+	f, err := t.base.open(l.path)
+	if err != nil {
+		return fmt.Errorf("read base file %q, which lies under a changed file: %w: %w", l.path, err, unix.EIO)
+	}
+	defer f.release()
+	st, err := statFD(f.fd)
+	if err != nil {
+		return err
+	}
+	o := l.origin
+	if st.ino != o.ino || st.size != o.size || st.mtime != o.mtime || st.ctime != o.ctime {
+		t.base.forgetFile(l.path)
+		return fmt.Errorf("base file %q changed after it was first written here; its old bytes are lost: %w", l.path, unix.EIO)
+	}
+	n, err := preadFull(f.fd, p, off)
+	if err != nil {
+		return fmt.Errorf("read base file %q: %w", l.path, err)
+	}
+	clear(p[n:])
+	return nil
+}
+
+// readBase reads a file that is as it is in the base. When the base file changed
+// underneath, the new bytes are served and the kernel's cache of the old ones is voided.
+func (v *View) readBase(l *layout, p []byte, off int64) (int, error) {
+	f, err := v.t.base.open(l.path)
+	if err != nil {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			err = unix.ESTALE
+		}
+		return 0, err
+	}
+	defer f.release()
+	st, err := statFD(f.fd)
+	if err != nil {
+		return 0, err
+	}
+	if st.mark() != l.mark || st.nlink == 0 {
+		v.t.base.forgetFile(l.path) // it may be an unlinked old one: look again next time
+		v.t.mu.Lock()
+		l.node.mark = st.mark()
+		v.t.mu.Unlock()
+		if l.mark != 0 { // else it was not looked at before
+			v.t.log.Warn("base file changed under the mount", "path", l.path)
+			v.t.drifted(l.node.ino)
+		}
+	}
+	return preadFull(f.fd, p, off)
+}
+
+func preadFull(fd int, p []byte, off int64) (int, error) {
+	n := 0
+	for n < len(p) {
+		k, err := unix.Pread(fd, p[n:], off+int64(n))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return n, err
+		}
+		if k == 0 {
+			break
+		}
+		n += k
+	}
+	return n, nil
+}
+
+// allocated counts the bytes of a sparse file that are not holes. Of base bytes it
+// only knows how many the base file had.
+func (v *View) allocated(ino Ino, rec *inode) (int64, error) {
+	n := rec.blocks * 512
+	for region := uint64(0); region < rec.regions; region++ {
+		xs, err := v.extents(ino, region)
+		if err != nil {
+			return 0, err
+		}
+		for _, x := range xs {
+			if x.kind == kindChunk {
+				n += x.n
+			}
+		}
+	}
+	for _, p := range v.visiblePending(ino) {
+		n += p.bytes
+	}
+	return n, nil
+}
+
+// Seek finds the next data or hole at or behind off; whence is unix.SEEK_DATA or
+// unix.SEEK_HOLE. ENXIO behind the end of the file.
+func (v *View) Seek(ino Ino, off int64, whence int) (int64, error) {
+	v.t.mu.RLock()
+	defer v.t.mu.RUnlock()
+	n, err := v.get(ino)
+	if err != nil {
+		return 0, err
+	}
+	a, err := v.attr(n)
+	if err != nil {
+		return 0, err
+	}
+	if off < 0 || off >= a.Size {
+		return 0, unix.ENXIO
+	}
+	for at := off; at < a.Size; {
+		// One region at a time: a file of many regions is mostly not looked at to its end.
+		hi := min(a.Size, (at/regionSize+1)*regionSize)
+		if n.rec == nil {
+			hi = a.Size
+		}
+		found, err := v.seekIn(n, at, hi, whence)
+		if err != nil || found >= 0 {
+			return found, err
+		}
+		at = hi
+	}
+	if whence == unix.SEEK_HOLE {
+		return a.Size, nil
+	}
+	return 0, unix.ENXIO
+}
+
+// seekIn looks for data or a hole within [lo, hi); -1 when there is none.
+func (v *View) seekIn(n *node, lo, hi int64, whence int) (int64, error) {
+	l, err := v.plan(n, lo, hi, nil)
+	if err != nil {
+		return 0, err
+	}
+	at := lo
+	check := func(isData bool, from int64) bool { return isData == (whence == unix.SEEK_DATA) && from < hi }
+	gap := func(to int64) (int64, error) { // [at, to) is not covered: base below limit, hole above
+		if at >= to {
+			return -1, nil
+		}
+		mid := min(to, max(at, l.limit))
+		if l.path == "" && l.origin == nil && n.rec != nil {
+			mid = at
+		}
+		if at < mid {
+			found, err := v.t.seekBase(l, at, mid, whence)
+			if err != nil || found >= 0 {
+				return found, err
+			}
+		}
+		if mid < to && check(false, mid) {
+			return mid, nil
+		}
+		return -1, nil
+	}
+	for _, x := range l.exts {
+		if found, err := gap(x.off); err != nil || found >= 0 {
+			return found, err
+		}
+		if check(x.kind != kindHole, x.off) {
+			return x.off, nil
+		}
+		at = x.end()
+	}
+	return gap(hi)
+}
+
+// seekBase asks the base file for data or a hole within [lo, hi); -1 for none.
+func (t *Tree) seekBase(l *layout, lo, hi int64, whence int) (int64, error) {
+	f, err := t.base.open(l.path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.release()
+	at, err := unix.Seek(f.fd, lo, whence) // reads are positional: the shared offset means nothing
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		if whence == unix.SEEK_HOLE {
+			return lo, nil // behind the base file's end
+		}
+		return -1, nil
+	case err != nil:
+		return 0, err
+	case at >= hi:
+		return -1, nil
+	}
+	return at, nil
+}

@@ -1,0 +1,236 @@
+package layers
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/kv"
+)
+
+// Setattr changes attributes as s says and returns the new ones.
+func (b *Branch) Setattr(ino Ino, s SetAttr) (Attr, error) {
+	b.t.mu.Lock()
+	defer b.t.mu.Unlock()
+	n, err := b.get(ino)
+	if err != nil {
+		return Attr{}, err
+	}
+	o := b.newOp()
+	if s.Size != nil {
+		if n, err = b.prepareSize(n, *s.Size); err != nil {
+			return Attr{}, err
+		}
+	}
+	rec, err := o.rec(n)
+	if err != nil {
+		return Attr{}, err
+	}
+	if s.Size != nil {
+		if *s.Size < rec.size {
+			o.batch.UseReserve()
+		}
+		if err := o.resize(n, rec, *s.Size); err != nil {
+			return Attr{}, err
+		}
+	}
+	if s.Mode != nil {
+		rec.mode = rec.mode&unix.S_IFMT | *s.Mode&0o7777
+	}
+	if s.UID != nil {
+		rec.uid = *s.UID
+	}
+	if s.GID != nil {
+		rec.gid = *s.GID
+	}
+	if s.Atime != nil {
+		rec.atime = *s.Atime
+	}
+	if s.Mtime != nil {
+		rec.mtime = *s.Mtime
+	}
+	rec.ctime = o.now
+	if s.Ctime != nil {
+		rec.ctime = *s.Ctime
+	}
+	if s.KillPriv {
+		o.killPriv(n, rec)
+	}
+	for name, val := range s.Xattrs {
+		if val == nil {
+			o.dropXattr(n, rec, name)
+			continue
+		}
+		rec.flags |= flagXattrs
+		o.batch.Put(kv.Xattr(uint64(ino), name, uint64(b.layer)), xattrValue(val))
+	}
+	if err := o.commit(); err != nil {
+		return Attr{}, err
+	}
+	return b.recAttr(ino, rec)
+}
+
+// prepareSize makes pending bytes fit a change of size: what older layers have
+// pending, and what straddles the new end, is cut first. It may give up t.mu.
+func (b *Branch) prepareSize(n *node, size int64) (*node, error) {
+	if size < 0 {
+		return nil, unix.EINVAL
+	}
+	ino := n.ino
+	err := b.settle(ino, func(p *pending) bool {
+		if p.layer != b.layer {
+			return true
+		}
+		for _, s := range p.segs {
+			if s.off < size && s.end() > size {
+				return true
+			}
+		}
+		return false
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b.file(ino)
+}
+
+// resize sets the size; bytes behind a smaller one never come back.
+func (o *op) resize(n *node, rec *inode, size int64) error {
+	if size > rec.size {
+		rec.flags |= flagSparse
+	}
+	if size != rec.size {
+		rec.mtime = o.now
+	}
+	old := rec.size
+	rec.size = size
+	if size >= old {
+		return nil
+	}
+	rec.limit = min(rec.limit, size)
+	if err := o.trimRegions(n.ino, rec, size); err != nil {
+		return err
+	}
+	if p := o.t.pendingOf(n.ino, o.b.layer, false); p != nil {
+		o.trimPending(p, size)
+	}
+	return nil
+}
+
+// trimRegions drops the extents at and behind size.
+func (o *op) trimRegions(ino Ino, rec *inode, size int64) error {
+	first := uint64(size / regionSize)
+	for region := first; region < rec.regions; region++ {
+		xs, err := o.b.extents(ino, region)
+		if err != nil {
+			return err
+		}
+		if kept := trim(xs, size); len(xs) > 0 {
+			o.batch.Put(kv.Extent(uint64(ino), region, uint64(o.b.layer)), encodeExtents(region, kept))
+		}
+	}
+	return nil
+}
+
+// trimPending drops the runs behind size; prepareSize left none across it. A cut
+// under way has some of them in hand: p.limit tells it to leave them out.
+func (o *op) trimPending(p *pending, size int64) {
+	var keep []*seg
+	freed := int64(0)
+	for _, s := range p.segs {
+		if s.off < size {
+			keep = append(keep, s)
+			continue
+		}
+		freed += int64(len(s.data))
+		for _, q := range s.seqs {
+			o.batch.Delete(kv.Pending(uint64(p.ino), uint64(p.layer), q))
+		}
+	}
+	o.then = append(o.then, func() {
+		p.segs = keep
+		p.bytes -= freed
+		o.t.pendBytes -= freed
+		p.limit = min(p.limit, size)
+		if len(keep) == 0 && p.cutting == nil {
+			o.t.dropPending(p)
+		}
+	})
+}
+
+// Fallocate does as fallocate(2): mode 0 and KEEP_SIZE reserve nothing, because
+// space is taken when bytes are stored, but extend the size as asked; PUNCH_HOLE
+// (with KEEP_SIZE) and ZERO_RANGE make zeros. EOPNOTSUPP for other modes.
+func (b *Branch) Fallocate(ino Ino, mode uint32, off, length int64, kill bool) error {
+	const keep, punch, zero = unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_PUNCH_HOLE, unix.FALLOC_FL_ZERO_RANGE
+	switch mode {
+	case 0, keep, punch | keep, zero, zero | keep:
+	default:
+		return unix.EOPNOTSUPP
+	}
+	if off < 0 || length <= 0 || off+length < 0 {
+		return unix.EINVAL
+	}
+	if mode&punch == 0 {
+		if err := b.t.db.CheckSpace(length); err != nil {
+			return unix.ENOSPC
+		}
+	}
+	b.t.mu.Lock()
+	defer b.t.mu.Unlock()
+	clears := mode&(punch|zero) != 0
+	if clears {
+		if err := b.settle(ino, nil); err != nil {
+			return err
+		}
+	}
+	n, err := b.file(ino)
+	if err != nil {
+		return err
+	}
+	o := b.newOp()
+	rec, err := o.rec(n)
+	if err != nil {
+		return err
+	}
+	end := off + length
+	if clears {
+		if err := o.zero(n, rec, off, min(end, rec.size)); err != nil {
+			return err
+		}
+		rec.mtime = o.now
+	}
+	if mode&keep == 0 && end > rec.size {
+		if err := o.resize(n, rec, end); err != nil {
+			return err
+		}
+	}
+	rec.ctime = o.now
+	if kill {
+		o.killPriv(n, rec)
+	}
+	return o.commit()
+}
+
+// zero makes [lo, hi) read as zeros: over the base's bytes lie holes, elsewhere
+// the extents go.
+func (o *op) zero(n *node, rec *inode, lo, hi int64) error {
+	if lo >= hi {
+		return nil
+	}
+	rec.flags |= flagSparse
+	last := uint64((hi - 1) / regionSize)
+	based := rec.origin != nil && rec.limit > lo
+	if based {
+		rec.regions = max(rec.regions, min(last, uint64((rec.limit-1)/regionSize))+1)
+	}
+	for region := uint64(lo / regionSize); region <= last && region < rec.regions; region++ {
+		start := int64(region) * regionSize
+		xs, err := o.b.extents(n.ino, region)
+		if err != nil {
+			return err
+		}
+		from, to := max(lo, start), min(hi, start+regionSize)
+		xs = overlay(xs, extent{off: from, n: to - from, kind: kindHole})
+		o.batch.Put(kv.Extent(uint64(n.ino), region, uint64(o.b.layer)), encodeExtents(region, xs))
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+package layers
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/cas"
+	"github.com/rewindfs/rewindfs/kv"
+)
+
+// Options configure a Tree.
+type Options struct {
+	Logger *slog.Logger     // nil: slog.Default
+	Now    func() time.Time // nil: time.Now
+	// Drifted, if set, is told of a base file whose content changed under the
+	// mount, so that the kernel's cache of it can be voided. It must not block and
+	// runs with no lock held.
+	Drifted func(Ino)
+}
+
+// firstOwnIno is where the counter of our own inode numbers starts. Base objects
+// on the base's own device keep their number when it is smaller.
+const firstOwnIno Ino = 1 << 40
+
+// inoStride is how many inode numbers are reserved in the store at a time: a crash skips at most that many.
+const inoStride = 1 << 12
+
+// Tree is one store's versioned tree.
+type Tree struct {
+	db      *kv.DB
+	chunks  *cas.Store
+	base    *Base
+	log     *slog.Logger
+	now     func() time.Time
+	drifted func(Ino)
+
+	// mu guards everything below, and all that hangs on it: views, nodes,
+	// directory states, pending bytes. No hashing and no pack or content I/O
+	// happens with it held; stats of base objects do.
+	mu        sync.RWMutex
+	layers    map[Layer]*layerRec
+	nextLayer Layer
+	nextIno   Ino // next number to give out
+	inoLimit  Ino // numbers below are reserved in the store
+	branches  map[string]*Branch
+	views     map[*View]struct{}
+	copied    map[Ino]struct{} // base inode numbers that have an n/ record in some layer
+	pend      map[Ino][]*pending
+	pendBytes int64
+	pendSeq   uint64
+	listed    int // base directory entries held in listings
+
+	cutWake chan struct{} // tells the cutter that there is much to do
+	stop    chan struct{}
+	stopped sync.WaitGroup
+}
+
+// Open loads the tree of a store. db, chunks and base stay the caller's to close.
+func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
+	t := &Tree{
+		db: db, chunks: chunks, base: base, log: o.Logger, now: o.Now, drifted: o.Drifted,
+		layers:   map[Layer]*layerRec{},
+		branches: map[string]*Branch{},
+		views:    map[*View]struct{}{},
+		copied:   map[Ino]struct{}{},
+		pend:     map[Ino][]*pending{},
+		cutWake:  make(chan struct{}, 1),
+		stop:     make(chan struct{}),
+	}
+	if t.log == nil {
+		t.log = slog.Default()
+	}
+	if t.now == nil {
+		t.now = time.Now
+	}
+	if t.drifted == nil {
+		t.drifted = func(Ino) {}
+	}
+	for _, load := range []func() error{t.loadCounters, t.loadLayers, t.loadCopied, t.loadPending} {
+		if err := load(); err != nil {
+			return nil, fmt.Errorf("open tree: %w", err)
+		}
+	}
+	if err := t.cutAll(); err != nil {
+		return nil, fmt.Errorf("open tree: store what was written before the last stop: %w", err)
+	}
+	t.stopped.Add(1)
+	go t.cutLoop()
+	return t, nil
+}
+
+// Close cuts what is pending and stops background work.
+func (t *Tree) Close() error {
+	close(t.stop)
+	t.stopped.Wait()
+	return t.cutAll()
+}
+
+const (
+	metaNextIno   = "next_ino"
+	metaNextLayer = "next_layer"
+)
+
+func (t *Tree) loadCounters() error {
+	ino, err := t.counter(metaNextIno, uint64(firstOwnIno))
+	if err != nil {
+		return err
+	}
+	l, err := t.counter(metaNextLayer, uint64(BaseLayer)+1)
+	if err != nil {
+		return err
+	}
+	t.nextIno, t.inoLimit, t.nextLayer = Ino(ino), Ino(ino), Layer(l)
+	return nil
+}
+
+func (t *Tree) counter(name string, first uint64) (uint64, error) {
+	v, ok, err := t.db.Get(kv.Meta(name))
+	if err != nil || !ok {
+		return first, err
+	}
+	if len(v) != 8 {
+		return 0, fmt.Errorf("counter %s has %d bytes: %w", name, len(v), ErrCorrupt)
+	}
+	return binary.BigEndian.Uint64(v), nil
+}
+
+func putCounter(b *kv.Batch, name string, v uint64) {
+	b.Put(kv.Meta(name), binary.BigEndian.AppendUint64(nil, v))
+}
+
+func (t *Tree) loadLayers() error {
+	var bad error
+	err := t.db.Scan(kv.LayerPrefix(), nil, func(k, v []byte) bool {
+		l, ok := kv.ParseLayerKey(k)
+		rec, err := decodeLayer(v)
+		if !ok || err != nil {
+			bad = errors.Join(fmt.Errorf("layer record %x: %w", k, ErrCorrupt), err)
+			return false
+		}
+		t.layers[Layer(l)] = &rec
+		return true
+	})
+	if err = errors.Join(err, bad); err != nil {
+		return err
+	}
+	for l, rec := range t.layers {
+		if rec.parent >= l || (rec.parent != BaseLayer && t.layers[rec.parent] == nil) {
+			return fmt.Errorf("layer %d has parent %d: %w", l, rec.parent, ErrCorrupt)
+		}
+	}
+	return nil
+}
+
+// loadCopied finds the base inodes that have records, so that a lookup in the
+// base can tell from memory that an object has none.
+func (t *Tree) loadCopied() error {
+	from := kv.InodePrefix(0)
+	for {
+		var next Ino
+		err := t.db.Scan(kv.InodesPrefix(), from, func(k, _ []byte) bool {
+			ino, _, ok := kv.ParseInode(k)
+			if !ok || Ino(ino) >= firstOwnIno {
+				return false
+			}
+			t.copied[Ino(ino)] = struct{}{}
+			next = Ino(ino) + 1
+			return false
+		})
+		if err != nil || next == 0 {
+			return err
+		}
+		from = kv.InodePrefix(uint64(next))
+	}
+}
+
+// newIno gives out an inode number, reserving more in b when it must. The caller holds t.mu.
+func (t *Tree) newIno(b *kv.Batch) Ino {
+	if t.nextIno >= t.inoLimit {
+		t.inoLimit = t.nextIno + inoStride
+		putCounter(b, metaNextIno, uint64(t.inoLimit))
+	}
+	t.nextIno++
+	return t.nextIno - 1
+}
+
+// Sync returns when everything acknowledged before the call survives a power cut.
+func (t *Tree) Sync() error {
+	if err := t.chunks.Sync(); err != nil {
+		return fmt.Errorf("sync chunks: %w", err)
+	}
+	if err := t.db.Sync(); err != nil {
+		return fmt.Errorf("sync log: %w", err)
+	}
+	return nil
+}
+
+// Has reports whether the store holds layer l, in whatever line.
+func (t *Tree) Has(l Layer) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return l == BaseLayer || t.layers[l] != nil
+}
+
+// Usage is what a tree holds in memory.
+type Usage struct {
+	Nodes        int   // inodes known to the kernel
+	PendingBytes int64 // written bytes not yet cut into chunks
+}
+
+// Usage counts what is in memory now.
+func (t *Tree) Usage() Usage {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	u := Usage{PendingBytes: t.pendBytes}
+	for _, b := range t.branches {
+		u.Nodes += len(b.nodes)
+	}
+	return u
+}
+
+// Drift lists, in no order, base objects that branch b's records depend on and
+// that are no longer what they were when they were recorded.
+func (b *Branch) Drift() ([]Drift, error) {
+	t := b.t
+	t.mu.RLock()
+	inos := make([]Ino, 0, len(t.copied))
+	for ino := range t.copied {
+		inos = append(inos, ino)
+	}
+	t.mu.RUnlock()
+	var out []Drift
+	for _, ino := range inos {
+		t.mu.RLock()
+		rec, err := b.visibleInode(ino)
+		t.mu.RUnlock()
+		if err != nil {
+			return nil, err
+		}
+		if rec == nil || rec.origin == nil {
+			continue
+		}
+		if why := t.driftOf(rec); why != "" {
+			out = append(out, Drift{Path: rec.origin.path, Reason: why})
+		}
+	}
+	return out, nil
+}
+
+// driftOf says how the base object of rec differs from what was recorded, or "".
+func (t *Tree) driftOf(rec *inode) string {
+	st, err := t.base.stat(rec.origin.path)
+	switch o := rec.origin; {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ESTALE):
+		return "removed"
+	case err != nil:
+		return err.Error()
+	case st.ino != o.ino || st.btime != o.btime || st.mode&unix.S_IFMT != rec.mode&unix.S_IFMT:
+		return "replaced"
+	case rec.mode&unix.S_IFMT == unix.S_IFREG && (st.size != o.size || st.mtime != o.mtime || st.ctime != o.ctime):
+		return "changed"
+	}
+	return ""
+}

@@ -81,21 +81,26 @@ func (t *Tree) openLayer(batch *kv.Batch, branch string, parent Layer) Layer {
 func (b *Branch) sweepOrphans() error {
 	var batch kv.Batch
 	batch.UseReserve()
+	var bad error
 	err := b.t.db.Scan(kv.OrphanPrefix(), nil, func(k, _ []byte) bool {
 		l, ino, ok := kv.ParseOrphan(k)
 		if !ok {
 			return true
 		}
 		if Layer(l) == b.layer {
-			b.dropVersions(&batch, Ino(ino), nil)
+			var rec *inode
+			if rec, bad = b.visibleInode(Ino(ino)); bad != nil {
+				return false
+			}
+			b.dropVersions(&batch, Ino(ino), rec)
 			batch.Delete(slices.Clone(k))
 		} else if rec := b.t.layers[Layer(l)]; rec == nil || rec.sealed {
 			batch.Delete(slices.Clone(k)) // the layer is sealed: what it holds stays until gc
 		}
 		return true
 	})
-	if err != nil || batch.Len() == 0 {
-		return err
+	if err != nil || bad != nil || batch.Len() == 0 {
+		return errOr(err, bad)
 	}
 	return b.t.db.Apply(&batch)
 }
@@ -273,6 +278,7 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	if err := b.differing(&m); err != nil {
 		return Moved{}, err
 	}
+	known := b.known(m.Names)
 	var batch kv.Batch
 	sealed := b.sealHead(&batch, TimeOf(at))
 	t.openLayer(&batch, b.name, target)
@@ -286,7 +292,7 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	}
 	t.layers[m.From] = sealed
 	b.moveTo(m.Open, target, t.ancestry(target).grow(m.Open))
-	if err := b.refresh(&m); err != nil {
+	if err := b.refresh(&m, known); err != nil {
 		return Moved{}, err
 	}
 	if touch {
@@ -353,8 +359,55 @@ func (b *Branch) fileNames(m *Moved) error {
 	return nil
 }
 
+// known returns the nodes in use that names lead to.
+func (b *Branch) known(names []NameKey) map[*node]bool {
+	out := map[*node]bool{}
+	for _, k := range names {
+		dn := b.nodes[k.Dir]
+		if dn == nil {
+			continue
+		}
+		n, _, err := b.child(dn, k.Name)
+		switch {
+		case err != nil: // nothing there, or nothing to be seen: then there is no node in use either
+		case n.refs > 0 || n.kids > 0:
+			out[n] = true
+		default:
+			b.drop(n)
+		}
+	}
+	return out
+}
+
+// bury marks those of known, which are nodes that a changed name led to in the old
+// head, to which no name leads in the new one. The last name leaves no trace in an
+// inode's record, so only the names can tell.
+func (b *Branch) bury(names []NameKey, known map[*node]bool) {
+	if len(known) == 0 {
+		return
+	}
+	linked := map[*node]bool{}
+	for _, k := range names {
+		dn, err := b.find(k.Dir)
+		if err != nil || dn.gone {
+			continue
+		}
+		if n, _, err := b.child(dn, k.Name); err == nil {
+			linked[n] = true
+			defer b.drop(n)
+		}
+		defer b.drop(dn)
+	}
+	for n := range known {
+		several := n.rec != nil && n.rec.nlink > 1 && n.rec.mode&unix.S_IFMT != unix.S_IFDIR
+		if !linked[n] && !several {
+			n.gone = true
+		}
+	}
+}
+
 // refresh brings what is in memory in line with the new head.
-func (b *Branch) refresh(m *Moved) error {
+func (b *Branch) refresh(m *Moved, known map[*node]bool) error {
 	for _, ino := range m.Inos {
 		n := b.nodes[ino]
 		if n == nil {
@@ -377,6 +430,7 @@ func (b *Branch) refresh(m *Moved) error {
 		}
 	}
 	b.orphans = map[Ino]*node{}
+	b.bury(m.Names, known)
 	return b.fileNames(m)
 }
 

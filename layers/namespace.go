@@ -305,10 +305,12 @@ func (o *op) ghost(n *node, st *baseStat) (*inode, error) {
 func (t *Tree) reap(v *View, n *node) {
 	b := v.branch
 	delete(b.orphans, n.ino)
-	n.orphan, n.gone = false, true
+	rec := n.rec
+	// Children may still hang on its place in the base; otherwise nothing knows it any more.
+	n.orphan, n.rec, n.dir = false, nil, nil
 	var batch kv.Batch
 	batch.UseReserve()
-	b.dropVersions(&batch, n.ino, n.rec)
+	b.dropVersions(&batch, n.ino, rec)
 	batch.Delete(kv.Orphan(uint64(b.layer), uint64(n.ino)))
 	for _, p := range t.pend[n.ino] {
 		if p.layer != b.layer {
@@ -327,13 +329,16 @@ func (t *Tree) reap(v *View, n *node) {
 	}
 }
 
-// dropVersions adds the removal of every head-layer record of an inode to batch.
+// dropVersions adds the removal of every record of an inode that the head layer
+// made to batch. Of an older inode, and of one of the base, the records stay: they
+// tell diff and rollback what the removed names led to.
 func (b *Branch) dropVersions(batch *kv.Batch, ino Ino, rec *inode) {
 	i, l := uint64(ino), uint64(b.layer)
-	if rec == nil || rec.layer == b.layer {
-		batch.Delete(kv.Inode(i, l))
-		batch.Delete(kv.ChangeInode(l, i))
+	if rec == nil || rec.born != b.layer {
+		return
 	}
+	batch.Delete(kv.Inode(i, l))
+	batch.Delete(kv.ChangeInode(l, i))
 	drop := func(prefix []byte, layerOf func(k []byte) (uint64, bool)) {
 		err := b.t.db.Scan(prefix, nil, func(k, _ []byte) bool {
 			if at, ok := layerOf(k); ok && at == l {
@@ -345,13 +350,13 @@ func (b *Branch) dropVersions(batch *kv.Batch, ino Ino, rec *inode) {
 			b.t.log.Warn("cannot list the records of a deleted file", "inode", ino, "error", err)
 		}
 	}
-	if rec == nil || rec.regions > 0 {
+	if rec.regions > 0 {
 		drop(kv.ExtentInoPrefix(i), func(k []byte) (uint64, bool) { _, _, at, ok := kv.ParseExtent(k); return at, ok })
 	}
-	if rec == nil || rec.has(flagXattrs) {
+	if rec.has(flagXattrs) {
 		drop(kv.XattrInoPrefix(i), func(k []byte) (uint64, bool) { _, _, at, ok := kv.ParseXattr(k); return at, ok })
 	}
-	if rec == nil || rec.has(flagNames) {
+	if rec.has(flagNames) {
 		drop(kv.RNamePrefix(i), func(k []byte) (uint64, bool) { _, _, _, at, ok := kv.ParseRName(k); return at, ok })
 	}
 }

@@ -215,22 +215,18 @@ func preadFull(fd int, p []byte, off int64) (int, error) {
 }
 
 // allocated counts the bytes of a sparse file that are not holes. Of base bytes it
-// only knows how many the base file had.
+// only knows how many the base file had. Pending bytes count as the extents they
+// will be, so that cutting them changes nothing.
 func (v *View) allocated(ino Ino, rec *inode) (int64, error) {
-	n := rec.blocks * 512
-	for region := uint64(0); region < rec.regions; region++ {
-		xs, err := v.extents(ino, region)
-		if err != nil {
-			return 0, err
-		}
-		for _, x := range xs {
-			if x.kind == kindChunk {
-				n += x.n
-			}
-		}
+	l, err := v.plan(&node{ino: ino, rec: rec}, 0, rec.size, nil)
+	if err != nil {
+		return 0, err
 	}
-	for _, p := range v.visiblePending(ino) {
-		n += p.bytes
+	n := rec.blocks * 512
+	for _, x := range l.exts {
+		if x.kind != kindHole {
+			n += x.n
+		}
 	}
 	return n, nil
 }

@@ -97,9 +97,7 @@ func (o *op) resize(n *node, rec *inode, size int64) error {
 	if size > rec.size {
 		rec.flags |= flagSparse
 	}
-	if size != rec.size {
-		rec.mtime = o.now
-	}
+	rec.mtime = o.now // also when the size stays: the kernel leaves that to us (fuse_do_setattr)
 	old := rec.size
 	rec.size = size
 	if size >= old {
@@ -196,14 +194,13 @@ func (b *Branch) Fallocate(ino Ino, mode uint32, off, length int64, kill bool) e
 		if err := o.zero(n, rec, off, min(end, rec.size)); err != nil {
 			return err
 		}
-		rec.mtime = o.now
 	}
 	if mode&keep == 0 && end > rec.size {
 		if err := o.resize(n, rec, end); err != nil {
 			return err
 		}
 	}
-	rec.ctime = o.now
+	rec.mtime, rec.ctime = o.now, o.now
 	if kill {
 		o.killPriv(n, rec)
 	}

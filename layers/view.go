@@ -315,13 +315,14 @@ func (v *View) fromBase(dn *node, name, p string, st *baseStat) (*node, error) {
 	if n == nil {
 		n = &node{ino: ino}
 		v.nodes[ino] = n
-		if _, ok := v.t.copied[ino]; ok {
-			if n.rec, err = v.visibleInode(ino); err != nil {
-				delete(v.nodes, ino)
-				return nil, err
-			}
+	}
+	if _, copied := v.t.copied[ino]; copied && n.rec == nil && n.refs == 0 { // else it is known to have no record
+		if n.rec, err = v.visibleInode(ino); err != nil {
+			v.drop(n)
+			return nil, err
 		}
 	}
+	n.gone = false
 	if n.rec == nil {
 		n.mark = st.mark()
 		if !n.inb || n.bdir != dn || n.bname != name {

@@ -1,0 +1,300 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"time"
+)
+
+// Server serves the control API of one session. Register calls with Handle,
+// HandleStream and HandleRaw before Serve.
+type Server struct {
+	identity Identity
+	logger   *slog.Logger
+	uid      uint32
+	mux      *http.ServeMux
+	http     *http.Server
+	calls    callCounter
+}
+
+// NewServer makes a server for the session id. Connections of other users than
+// the process's own and root are refused.
+func NewServer(id Identity, logger *slog.Logger) *Server {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{identity: id, logger: logger, uid: uint32(os.Getuid()), mux: http.NewServeMux()}
+	s.http = &http.Server{
+		Handler:           http.HandlerFunc(s.serve),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, peerKey{}, asPeer(c))
+		},
+	}
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, &Error{Code: CodeNoSuchCall, Message: fmt.Sprintf("no such call: %s %s", r.Method, r.URL.Path)})
+	})
+	s.mux.HandleFunc("GET "+PathPprof, pprof.Index)
+	s.mux.HandleFunc("GET "+PathPprof+"cmdline", pprof.Cmdline)
+	s.mux.HandleFunc("GET "+PathPprof+"profile", pprof.Profile)
+	s.mux.HandleFunc("GET "+PathPprof+"symbol", pprof.Symbol)
+	s.mux.HandleFunc("GET "+PathPprof+"trace", pprof.Trace)
+	return s
+}
+
+// Serve answers on l until Shutdown or Close. It returns nil after either.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the control API: %w", err)
+	}
+	return nil
+}
+
+// Shutdown stops accepting and waits for running calls.
+func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
+
+// Close drops all connections.
+func (s *Server) Close() error { return s.http.Close() }
+
+// Handle serves pattern, such as "POST /v1/checkpoint", with fn: the body decoded
+// into a Req, what fn returns as the answer.
+func Handle[Req, Res any](s *Server, pattern string, fn func(context.Context, *Req) (Res, error)) {
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		req := new(Req)
+		if err := s.decode(w, r, req); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		res, err := fn(r.Context(), req)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		s.answer(w, r, http.StatusOK, res)
+	})
+}
+
+// HandleStream serves pattern with an NDJSON answer: a line for each emitted item
+// or progress, then the result.
+func HandleStream[Req, Item, Res any](s *Server, pattern string, fn func(ctx context.Context, req *Req, out *Stream[Item]) (Res, error)) {
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		req := new(Req)
+		if err := s.decode(w, r, req); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		out := &Stream[Item]{lines: newLineWriter(w)}
+		res, err := fn(r.Context(), req, out)
+		switch {
+		case err != nil && !out.lines.started:
+			s.fail(w, r, err)
+			return
+		case err != nil:
+			s.logger.Warn("control call failed", "call", r.URL.Path, "error", err)
+			err = out.lines.put(reply{asError(err)})
+		default:
+			err = out.lines.put(map[string]any{"result": res})
+		}
+		if err := errors.Join(err, out.lines.close()); err != nil {
+			s.logger.Debug("control client went away", "call", r.URL.Path, "error", err)
+		}
+	})
+}
+
+// HandleRaw serves pattern with fn, which writes the answer itself; an error
+// before its first byte is answered as a failure, one after it cuts the connection.
+func HandleRaw(s *Server, pattern string, fn func(w http.ResponseWriter, r *http.Request) error) {
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		if err := s.checkGeneration(r, nil); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		counted := &countingWriter{ResponseWriter: w}
+		err := fn(counted, r)
+		switch {
+		case err != nil && counted.started:
+			s.logger.Warn("control call cut off", "call", r.URL.Path, "error", err)
+			panic(http.ErrAbortHandler)
+		case err != nil:
+			s.fail(w, r, err)
+		}
+	})
+}
+
+type countingWriter struct {
+	http.ResponseWriter
+	started bool
+}
+
+func (w *countingWriter) Write(p []byte) (int, error) {
+	w.started = true
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// PathQuery returns the path that a raw call is about, byte for byte.
+func PathQuery(r *http.Request) (string, error) {
+	q := r.URL.Query()
+	if b64 := q.Get("path_b64"); b64 != "" {
+		b, err := base64.StdEncoding.DecodeString(b64)
+		if err != nil {
+			return "", &Error{Code: CodeBadRequest, Message: "path_b64 is not base64: " + err.Error()}
+		}
+		return string(b), nil
+	}
+	return q.Get("path"), nil
+}
+
+type peerKey struct{}
+
+// peerInfo is what is known about the peer of a connection; err says why nothing is.
+type peerInfo struct {
+	Peer
+	err error
+}
+
+func asPeer(c net.Conn) peerInfo {
+	p, err := peerOf(c)
+	return peerInfo{p, err}
+}
+
+// PeerOf returns who sent the request that ctx belongs to.
+func PeerOf(ctx context.Context) (Peer, error) {
+	p, ok := ctx.Value(peerKey{}).(peerInfo)
+	if !ok {
+		return Peer{}, errors.New("the request has no peer")
+	}
+	return p.Peer, p.err
+}
+
+// allowed reports whether the peer may call: the daemon's own user or root.
+func (s *Server) allowed(ctx context.Context) error {
+	p, err := PeerOf(ctx)
+	if err != nil {
+		return &Error{Code: CodeForbidden, Message: "cannot tell who is calling: " + err.Error()}
+	}
+	if p.UID != s.uid && p.UID != 0 {
+		return &Error{Code: CodeForbidden, Message: fmt.Sprintf("uid %d may not control a session of uid %d", p.UID, s.uid)}
+	}
+	return nil
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	rec := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+	defer func() {
+		p := recover()
+		if p == nil || p == http.ErrAbortHandler {
+			s.calls.add(r.URL.Path, rec.status)
+			s.logger.Debug("control call", "method", r.Method, "path", r.URL.Path, "status", rec.status, "took", time.Since(start))
+			if p != nil {
+				panic(p)
+			}
+			return
+		}
+		s.calls.add(r.URL.Path, http.StatusInternalServerError)
+		s.logger.Error("panic in a control call", "call", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+		s.fail(rec, r, &Error{Code: CodeInternal, Message: fmt.Sprintf("the daemon failed in %s; its log has the details", r.URL.Path)})
+	}()
+	if err := s.allowed(r.Context()); err != nil {
+		s.fail(rec, r, err)
+		return
+	}
+	s.mux.ServeHTTP(rec, r)
+}
+
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(code int) {
+	w.status = code
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// decode reads the body of r into req and checks the generation it carries.
+func (s *Server) decode(w http.ResponseWriter, r *http.Request, req any) error {
+	if r.Method != http.MethodGet {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+		if err != nil {
+			var big *http.MaxBytesError
+			if errors.As(err, &big) {
+				return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("the request is larger than %d bytes", big.Limit)}
+			}
+			return &Error{Code: CodeBadRequest, Message: "cannot read the request: " + err.Error()}
+		}
+		dec := json.NewDecoder(bytes.NewReader(body))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(req); err != nil && (err != io.EOF || len(bytes.TrimSpace(body)) > 0) {
+			return &Error{Code: CodeBadRequest, Message: "the request is not the JSON object expected: " + err.Error()}
+		}
+		if dec.More() {
+			return &Error{Code: CodeBadRequest, Message: "the request has something after its JSON object"}
+		}
+	}
+	var carried *uint64
+	if c, ok := req.(interface{ carried() *uint64 }); ok {
+		carried = c.carried()
+	}
+	return s.checkGeneration(r, carried)
+}
+
+// checkGeneration compares the generation in the body or the query with ours.
+func (s *Server) checkGeneration(r *http.Request, carried *uint64) error {
+	if q := r.URL.Query().Get("generation"); carried == nil && q != "" {
+		n, err := strconv.ParseUint(q, 10, 64)
+		if err != nil {
+			return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("generation %q is not a number", q)}
+		}
+		carried = &n
+	}
+	if carried == nil || *carried == s.identity.Generation {
+		return nil
+	}
+	return &Error{
+		Code:    CodeStaleGeneration,
+		Message: fmt.Sprintf("the call is for generation %d of session %s, which is at %d; nothing was changed (ask status for the present one)", *carried, s.identity.Session, s.identity.Generation),
+		Details: map[string]any{"sandbox": s.identity.Session, "current": s.identity.Generation, "carried": *carried},
+	}
+}
+
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		s.logger.Error("encode an answer", "call", r.URL.Path, "error", err)
+		status, b = http.StatusInternalServerError, []byte(`{"error":{"code":"internal","message":"the answer cannot be encoded"}}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1))
+	w.WriteHeader(status)
+	if _, err := w.Write(append(b, '\n')); err != nil {
+		s.logger.Debug("control client went away", "call", r.URL.Path, "error", err)
+	}
+}
+
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	e := asError(err)
+	if e.Code == CodeInternal {
+		s.logger.Error("control call failed", "call", r.URL.Path, "error", err)
+	}
+	s.answer(w, r, e.Code.status(), reply{e})
+}

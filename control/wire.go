@@ -1,0 +1,273 @@
+package control
+
+import (
+	"encoding/base64"
+	"time"
+	"unicode/utf8"
+)
+
+// The calls.
+const (
+	PathStatus     = "/v1/status"     // GET → Status
+	PathLog        = "/v1/log"        // POST LogRequest → Log
+	PathCheckpoint = "/v1/checkpoint" // POST CheckpointRequest → Checkpoint
+	PathRollback   = "/v1/rollback"   // POST RollbackRequest → Rollback
+	PathUndo       = "/v1/undo"       // POST UndoRequest → Rollback
+	PathRedo       = "/v1/redo"       // POST UndoRequest → Rollback
+	PathDiff       = "/v1/diff"       // POST DiffRequest → NDJSON of Change, result DiffSummary
+	PathFile       = "/v1/file"       // GET, PUT ?path= or ?path_b64=, GET also ?ref= → bytes
+	PathUnmount    = "/v1/unmount"    // POST UnmountRequest → Unmounted
+	PathMetrics    = "/metrics"
+	PathPprof      = "/debug/pprof/"
+)
+
+// MaxBody is the largest JSON request, in bytes.
+const MaxBody = 1 << 20
+
+// Carried is the generation that a request was made for; nil means whichever.
+type Carried struct {
+	Generation *uint64 `json:"generation,omitempty"`
+}
+
+func (c Carried) carried() *uint64 { return c.Generation }
+
+// Identity is the session that a daemon serves. Generation rises with every
+// start of a daemon on the same store.
+type Identity struct {
+	Session    string
+	Generation uint64
+}
+
+// None is the request of a call that takes nothing.
+type None struct{ Carried }
+
+// Head is where writes go: Layer is the open layer; ID and Label are those of the
+// newest checkpoint under it, empty when there is none.
+type Head struct {
+	Layer uint64 `json:"layer"`
+	ID    string `json:"id"`
+	Label string `json:"label"`
+}
+
+// Status describes a session. Sizes are bytes on disk.
+type Status struct {
+	Session          string            `json:"session"`
+	Branch           string            `json:"branch"`
+	Base             string            `json:"base"`
+	Mountpoint       string            `json:"mountpoint"`
+	Store            string            `json:"store"`
+	PID              int               `json:"pid"`
+	Generation       uint64            `json:"generation"`
+	State            string            `json:"state"` // "live", "stopping"
+	Head             Head              `json:"head"`
+	Checkpoints      int               `json:"checkpoints"`
+	ChangedPaths     int64             `json:"changed_paths"` // since the newest layer was sealed
+	StoreBytes       int64             `json:"store_bytes"`
+	ReclaimableBytes int64             `json:"reclaimable_bytes"`
+	Requests         map[string]uint64 `json:"requests"`
+	Drift            []Drift           `json:"drift"`
+	Cache            Cache             `json:"cache"`
+	CacheMode        string            `json:"cache_mode"`
+	StartedAt        time.Time         `json:"started_at"`
+	Version          string            `json:"version"`
+	MemoryBytes      uint64            `json:"memory_bytes"`
+	Undo             int               `json:"undo"` // head movements that undo can take back
+	Redo             int               `json:"redo"`
+}
+
+// Cache counts what the daemon holds in memory.
+type Cache struct {
+	Nodes        int   `json:"nodes"`
+	Dirs         int   `json:"dirs"`
+	PendingBytes int64 `json:"pending_bytes"`
+}
+
+// Drift is an object of the base that changed underneath the session.
+type Drift struct {
+	PathName
+	Reason string `json:"reason"`
+}
+
+// PathName is a path in JSON: Path for people and for UTF-8, PathB64 (standard
+// base64 of the bytes) as well when the bytes are not UTF-8.
+type PathName struct {
+	Path    string `json:"path"`
+	PathB64 string `json:"path_b64,omitempty"`
+}
+
+// NameOf makes the JSON form of path.
+func NameOf(path string) PathName {
+	if utf8.ValidString(path) {
+		return PathName{Path: path}
+	}
+	return PathName{Path: path, PathB64: base64.StdEncoding.EncodeToString([]byte(path))}
+}
+
+// Bytes gives back the bytes that NameOf took.
+func (p PathName) Bytes() (string, error) {
+	if p.PathB64 == "" {
+		return p.Path, nil
+	}
+	b, err := base64.StdEncoding.DecodeString(p.PathB64)
+	return string(b), err
+}
+
+// CheckpointRequest asks for a checkpoint. A nil Label makes one without a name.
+// With Durable the answer waits until it survives a power cut.
+type CheckpointRequest struct {
+	Carried
+	Label    *string           `json:"label,omitempty"`
+	Message  string            `json:"message,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Phase    string            `json:"phase,omitempty"`
+	Turn     string            `json:"turn,omitempty"`
+	ToolCall string            `json:"tool_call,omitempty"`
+	Durable  bool              `json:"durable,omitempty"`
+}
+
+// Conversation is the place of a checkpoint's messages; State "none" when there are none.
+type Conversation struct {
+	Messages int    `json:"messages"`
+	Digest   string `json:"digest"`
+	State    string `json:"state"`
+}
+
+// Checkpoint describes one checkpoint. EngineUS is what making it took inside
+// the daemon, in microseconds; 0 in listings.
+type Checkpoint struct {
+	ID           string            `json:"id"`
+	Label        string            `json:"label"`
+	Layer        uint64            `json:"layer"`
+	Parent       uint64            `json:"parent"`
+	CreatedAt    time.Time         `json:"created_at"`
+	ChangedPaths int64             `json:"changed_paths"`
+	EngineUS     int64             `json:"engine_us"`
+	Conversation Conversation      `json:"conversation"`
+	Message      string            `json:"message,omitempty"`
+	Metadata     map[string]string `json:"metadata,omitempty"`
+	Phase        string            `json:"phase,omitempty"`
+	Turn         string            `json:"turn,omitempty"`
+	ToolCall     string            `json:"tool_call,omitempty"`
+	Auto         bool              `json:"auto,omitempty"`
+	Dropped      bool              `json:"dropped,omitempty"` // not in the line of the head
+}
+
+// RollbackRequest asks for the state of checkpoint Ref. DryRun only tells what
+// would happen. Touch gives what differs the present time, for build tools outside
+// of the mount that look for newer files.
+type RollbackRequest struct {
+	Carried
+	Ref    string `json:"ref"`
+	DryRun bool   `json:"dry_run,omitempty"`
+	Touch  bool   `json:"touch,omitempty"`
+}
+
+// UndoRequest asks to take back the last N head movements; 0 means 1.
+type UndoRequest struct {
+	Carried
+	N int `json:"n,omitempty"`
+}
+
+// Rollback is the answer to rollback, undo and redo. Checkpoint is the label, else the
+// id of the checkpoint that the head now stands on, "base", or empty when undo or
+// redo came back to a state between checkpoints. Changes lists the paths of a dry
+// run. Messages and Notice are the conversation's, null and empty without one.
+type Rollback struct {
+	Checkpoint   string       `json:"checkpoint"`
+	CheckpointID string       `json:"checkpoint_id"`
+	Layer        uint64       `json:"layer"` // the layer gone back to
+	ChangedPaths int64        `json:"changed_paths"`
+	EngineUS     int64        `json:"engine_us"`
+	Busy         []Process    `json:"busy"`
+	Messages     []any        `json:"messages"`
+	Changes      []Change     `json:"changes"`
+	Notice       string       `json:"notice"`
+	Dropped      []Checkpoint `json:"dropped"` // checkpoints that left the line
+	Noop         bool         `json:"noop"`    // the head was there already, with nothing changed
+	DryRun       bool         `json:"dry_run"`
+	Steps        int          `json:"steps,omitempty"` // undo, redo: head movements gone over
+	Truncated    bool         `json:"truncated,omitempty"`
+}
+
+// Process is a program that uses the mount. Uses says how, such as "cwd" or
+// "open: src/main.go".
+type Process struct {
+	PID     int      `json:"pid"`
+	Command string   `json:"command"`
+	Uses    []string `json:"uses"`
+}
+
+// LogRequest asks for the checkpoints, newest first. All includes dropped and
+// automatic ones, Ops the operation log; Limit 0 means no limit.
+type LogRequest struct {
+	Carried
+	All   bool `json:"all,omitempty"`
+	Ops   bool `json:"ops,omitempty"`
+	Limit int  `json:"limit,omitempty"`
+}
+
+// Log lists checkpoints and, when asked for, operations, newest first.
+type Log struct {
+	Checkpoints []Checkpoint `json:"checkpoints"`
+	Ops         []Op         `json:"ops,omitempty"`
+	Head        Head         `json:"head"`
+}
+
+// Op is one record of the operation log.
+type Op struct {
+	N     uint64    `json:"op"`
+	Kind  string    `json:"kind"`
+	From  uint64    `json:"from"`
+	To    uint64    `json:"to"`
+	Open  uint64    `json:"open"`
+	Label string    `json:"label,omitempty"`
+	At    time.Time `json:"at"`
+}
+
+// DiffRequest asks what differs between two states. An empty From is the latest
+// checkpoint, or the base when there is none; an empty To is the head. Paths
+// (base64 of bytes) keep the listing to these and what lies below.
+type DiffRequest struct {
+	Carried
+	From  string   `json:"from,omitempty"`
+	To    string   `json:"to,omitempty"`
+	Paths [][]byte `json:"paths,omitempty"`
+}
+
+// Change is a path that differs. Status is A, M, D, R (renamed) or T (another
+// type); a size is null where there is no object.
+type Change struct {
+	PathName
+	Status     string `json:"status"`
+	Type       string `json:"type"` // file, dir, symlink, fifo, socket, chardev, blockdev
+	OldSize    *int64 `json:"old_size"`
+	NewSize    *int64 `json:"new_size"`
+	OldPath    string `json:"old_path,omitempty"`
+	OldPathB64 string `json:"old_path_b64,omitempty"`
+	Content    bool   `json:"content"` // the content may differ, not only metadata
+}
+
+// DiffSummary closes a diff. From and To name the two states as resolved.
+type DiffSummary struct {
+	From   string         `json:"from"`
+	To     string         `json:"to"`
+	Counts map[string]int `json:"counts"` // by status
+	Total  int            `json:"total"`
+}
+
+// UnmountRequest asks the daemon to stop. Lazy takes the mount away from
+// the tree at once and lets processes finish with what they have open; Force ends the
+// connection: they get errors.
+type UnmountRequest struct {
+	Carried
+	Lazy  bool `json:"lazy,omitempty"`
+	Force bool `json:"force,omitempty"`
+}
+
+// Unmounted is the answer to an UnmountRequest, sent when the mount is gone; the
+// daemon PID ends after what is in memory is on disk.
+type Unmounted struct {
+	Mountpoint string `json:"mountpoint"`
+	Store      string `json:"store"`
+	PID        int    `json:"pid"`
+}

@@ -1,0 +1,123 @@
+package fs
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/rewindfs/rewindfs/fs/transport"
+	"github.com/rewindfs/rewindfs/layers"
+)
+
+// CacheMode says when the daemon gets to see written bytes.
+type CacheMode string
+
+const (
+	// Through passes each write on before write(2) returns.
+	Through CacheMode = "through"
+	// Writeback lets the kernel gather small writes; Barrier, fsync and close collect them.
+	Writeback CacheMode = "writeback"
+)
+
+// Options configure a mount.
+type Options struct {
+	Mountpoint  string
+	FSName      string    // the source shown in /proc/mounts: the base's path
+	CacheMode   CacheMode // "": Through
+	AllowOther  bool
+	Debug       bool         // trace each request at slog.LevelDebug
+	Logger      *slog.Logger // nil: slog.Default()
+	Checkpoints Checkpoints  // what .rewind/checkpoints shows; nil: there is no .rewind
+	StatfsDir   string       // statfs(2) shows the disk of this directory: the store's
+}
+
+// FS answers requests. It is a fuse.RawFileSystem.
+type FS struct {
+	tree        *layers.Tree
+	branch      *layers.Branch
+	log         *slog.Logger
+	checkpoints Checkpoints
+	statfsDir   string
+	writeback   bool
+
+	// gate is held for reading by whatever changes a file, from the check of its
+	// node id on, and for writing while the head moves: so no write that was sent
+	// for the old head is applied to the new one. It comes before Tree.mu.
+	gate sync.RWMutex
+
+	inc    incarnations
+	views  views
+	acls   aclCache
+	noCaps inoSet // files known to have no capabilities: root's writes need not look each time
+	setid  inoSet // files that the kernel was told are setuid or setgid
+	mapped inoSet // files that cached writes came for since the last barrier
+	voider *voider
+	syncer syncGroup
+}
+
+var _ fuse.RawFileSystem = (*FS)(nil)
+
+// Mount is a tree mounted on a directory.
+type Mount struct {
+	fs   *FS
+	conn *transport.Conn
+	log  *slog.Logger
+}
+
+// New makes a Mount of branch, which belongs to tree, at o.Mountpoint, and serves
+// it until it is unmounted. Errors of the mount itself are *transport.MountError.
+func New(tree *layers.Tree, branch *layers.Branch, o Options) (*Mount, error) {
+	switch o.CacheMode {
+	case "", Through, Writeback:
+	default:
+		return nil, fmt.Errorf("unknown cache mode %q: use %q or %q", o.CacheMode, Through, Writeback)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	f := &FS{
+		tree: tree, branch: branch, log: o.Logger,
+		checkpoints: o.Checkpoints, statfsDir: o.StatfsDir, writeback: o.CacheMode == Writeback,
+	}
+	f.noCaps.max = 1 << 14
+	f.voider = newVoider(o.Logger)
+	conn, err := transport.Mount(o.Mountpoint, f, transport.Options{
+		FSName: o.FSName, AllowOther: o.AllowOther, Writeback: f.writeback, Logger: o.Logger, Debug: o.Debug,
+		Ready: f.voider.attach,
+	})
+	if err != nil {
+		return nil, err
+	}
+	m := &Mount{fs: f, conn: conn, log: o.Logger}
+	go f.voider.run()
+	go func() {
+		conn.Wait()
+		f.voider.stop()
+		f.views.closeAll()
+	}()
+	return m, nil
+}
+
+// Mountpoint is the absolute path of the mount.
+func (m *Mount) Mountpoint() string { return m.conn.Mountpoint() }
+
+// Dev is the st_dev of everything in the mount.
+func (m *Mount) Dev() uint64 { return m.conn.Dev() }
+
+// Unmount takes the mount away. In use, it is an error that wraps EBUSY, unless
+// lazy, which detaches the mount and lets its users finish.
+func (m *Mount) Unmount(lazy bool) error { return m.conn.Unmount(lazy) }
+
+// Abort ends the connection: every request fails, waiting ones too. Unmount after it.
+func (m *Mount) Abort() error { return m.conn.Abort() }
+
+// Wait returns when the mount is gone and no request is being answered any more.
+func (m *Mount) Wait() { m.conn.Wait() }
+
+// Done is closed when Wait would return.
+func (m *Mount) Done() <-chan struct{} { return m.conn.Done() }
+
+// Counters returns the number of requests so far, by opcode name.
+func (m *Mount) Counters() map[string]uint64 { return m.conn.Counters() }

@@ -1,0 +1,149 @@
+package fs
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/layers"
+)
+
+const (
+	tagShift = 48
+	inoMask  = 1<<tagShift - 1
+	tagMask  = 1<<15 - 1
+	viewBit  = 1 << 63
+)
+
+// place is what a node id stands for.
+type place struct {
+	view *layers.View
+	ino  layers.Ino
+	num  uint16 // of the read-only view, 0 in the live tree
+}
+
+// at finds the place of a node. ESTALE when its view is gone, EISDIR for the
+// directories that exist only here: whoever accepts those asks first.
+func (f *FS) at(node uint64) (place, fuse.Status) {
+	if node&viewBit == 0 {
+		return place{&f.branch.View, layers.Ino(node & inoMask), 0}, fuse.OK
+	}
+	if isVirtual(node) {
+		return place{}, fuse.EISDIR
+	}
+	num := uint16(node >> tagShift & tagMask)
+	v := f.views.get(num)
+	if v == nil {
+		return place{}, estale
+	}
+	return place{v, layers.Ino(node & inoMask), num}, fuse.OK
+}
+
+// live returns the inode number of a node that may be changed. EROFS for read-only views.
+func (f *FS) live(node uint64) (layers.Ino, fuse.Status) {
+	if node&viewBit != 0 {
+		return 0, fuse.EROFS
+	}
+	return layers.Ino(node & inoMask), fuse.OK
+}
+
+// id is the node id for the object a found from p.
+func (f *FS) id(p place, a *layers.Attr) uint64 {
+	if p.num != 0 {
+		return viewBit | uint64(p.num)<<tagShift | uint64(a.Ino)
+	}
+	if a.Mode&unix.S_IFMT != unix.S_IFREG {
+		return uint64(a.Ino)
+	}
+	return uint64(a.Ino) | uint64(f.inc.current(a.Ino))<<tagShift
+}
+
+// statIno is the st_ino of an object: in a read-only view it is not that of the
+// live file, or tools would take the two for one.
+func (p place) statIno(ino layers.Ino) uint64 {
+	if p.num != 0 {
+		return viewBit | uint64(p.num)<<tagShift | uint64(ino)
+	}
+	return uint64(ino)
+}
+
+// incarnations remember which files got new node ids.
+type incarnations struct {
+	n  atomic.Int64 // len(m): most mounts never need mu
+	mu sync.RWMutex
+	m  map[layers.Ino]incarnation // guarded by mu
+}
+
+type incarnation struct {
+	now  uint16
+	held []uint16 // earlier ones that the kernel may still know
+}
+
+func (c *incarnations) current(ino layers.Ino) uint16 {
+	if c.n.Load() == 0 {
+		return 0
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.m[ino].now
+}
+
+// stale reports whether node is an earlier incarnation. Only of regular files is
+// that said in earnest: others keep their node id.
+func (c *incarnations) stale(node uint64) bool {
+	return node&viewBit == 0 && c.n.Load() > 0 &&
+		c.current(layers.Ino(node&inoMask)) != uint16(node>>tagShift&tagMask)
+}
+
+// bump starts a new incarnation of each inode.
+func (c *incarnations) bump(inos []layers.Ino) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m == nil {
+		c.m = make(map[layers.Ino]incarnation, len(inos))
+	}
+	for _, ino := range inos {
+		i := c.m[ino]
+		i.held = append(slices.Clip(i.held), i.now)
+		for i.now = i.now%tagMask + 1; slices.Contains(i.held, i.now); {
+			i.now = i.now%tagMask + 1
+		}
+		c.m[ino] = i
+	}
+	c.n.Store(int64(len(c.m)))
+}
+
+// ids returns the node ids of ino that the kernel may know: the current one last.
+func (c *incarnations) ids(ino layers.Ino) []uint64 {
+	old := c.old(ino)
+	return append(old, uint64(ino)|uint64(c.current(ino))<<tagShift)
+}
+
+// old returns the node ids of earlier incarnations that the kernel may know.
+func (c *incarnations) old(ino layers.Ino) []uint64 {
+	if c.n.Load() == 0 {
+		return nil
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var out []uint64
+	for _, tag := range c.m[ino].held {
+		out = append(out, uint64(ino)|uint64(tag)<<tagShift)
+	}
+	return out
+}
+
+// forgotten drops an earlier incarnation that the kernel does not know any more.
+func (c *incarnations) forgotten(node uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ino, tag := layers.Ino(node&inoMask), uint16(node>>tagShift&tagMask)
+	i, ok := c.m[ino]
+	if at := slices.Index(i.held, tag); ok && at >= 0 {
+		i.held = slices.Delete(slices.Clone(i.held), at, at+1)
+		c.m[ino] = i
+	}
+}

@@ -1,0 +1,155 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/fs/transport"
+	"github.com/rewindfs/rewindfs/layers"
+)
+
+// Freeze holds up whatever changes a file until thaw is called. A move of the head
+// must happen within, or a write that was on its way lands in the new head:
+//
+//	m.Barrier(ctx)
+//	thaw := m.Freeze()
+//	moved, err := branch.MoveHead(target, touch, extra, m.Swapped)
+//	thaw()
+//	m.Notify(moved)
+//
+// Nothing that takes long may happen while frozen, and neither may Barrier or Notify.
+func (m *Mount) Freeze() (thaw func()) {
+	m.fs.gate.Lock()
+	return m.fs.gate.Unlock
+}
+
+// Swapped is for MoveHead to call while the tree is locked: files that differ
+// between the two heads get new node ids from now on, and what programs still send for
+// the old ones changes nothing.
+func (m *Mount) Swapped(mv layers.Moved) {
+	f := m.fs
+	f.inc.bump(mv.Inos)
+	f.acls.clear()
+	f.noCaps.clear()
+}
+
+// Notify has the kernel forget what it knows of the names and inodes in mv. When it
+// returns, every program sees the tree as it is. Call it with no lock held.
+func (m *Mount) Notify(mv layers.Moved) error {
+	// An answer from before the move that is still on its way would be remembered for ever.
+	m.conn.Quiesce()
+	var first error
+	note := func(err error) error {
+		if err != nil && !errors.Is(err, unix.ENOENT) && first == nil {
+			first = err
+		}
+		return err
+	}
+	if len(mv.Names) > epochNames && m.conn.HasEpoch() {
+		note(m.conn.IncEpoch())
+	} else {
+		for _, k := range mv.Names {
+			note(m.conn.InvalEntry(uint64(k.Dir), k.Name))
+		}
+	}
+	for _, ino := range mv.Inos {
+		for _, node := range m.fs.inc.ids(ino) {
+			if errors.Is(note(m.conn.InvalInode(node, 0, 0)), unix.ENOENT) {
+				m.fs.inc.forgotten(node)
+			}
+		}
+	}
+	if first != nil && !errors.Is(first, unix.ENODEV) { // ENODEV: unmounted meanwhile
+		return fmt.Errorf("tell the kernel what changed: %w", first)
+	}
+	return nil
+}
+
+// Changed has the kernel forget the content of a file and some names, after a change
+// that did not come through the mount.
+func (m *Mount) Changed(ino layers.Ino, names []layers.NameKey) error {
+	return m.Notify(layers.Moved{Inos: []layers.Ino{ino}, Names: names})
+}
+
+// Drifted has the kernel forget the content of a base file that turned out to have
+// changed. It does not wait, so a handler may be the one to find out.
+func (m *Mount) Drifted(ino layers.Ino) {
+	for _, node := range m.fs.inc.ids(ino) {
+		m.fs.voider.data(node)
+	}
+}
+
+// epochNames is how many changed names make the kernel's epoch worth its price:
+// it has every name looked up again and drops the data of closed files.
+const epochNames = 200_000
+
+// voider tells the kernel what handlers may not tell it themselves, because the
+// request they answer holds the page or directory concerned.
+type voider struct {
+	log  *slog.Logger
+	conn *transport.Conn // set by attach, before the first request
+	wake chan struct{}
+	quit chan struct{}
+
+	mu   sync.Mutex
+	todo map[uint64]bool // guarded by mu: nodes, and whether their data goes, too
+}
+
+func newVoider(log *slog.Logger) *voider {
+	return &voider{log: log, wake: make(chan struct{}, 1), quit: make(chan struct{}), todo: map[uint64]bool{}}
+}
+
+// attrs has the attributes of node forgotten soon.
+func (v *voider) attrs(node uint64) { v.queue(node, false) }
+
+// data has the attributes and data, or listing, of node forgotten soon.
+func (v *voider) data(node uint64) { v.queue(node, true) }
+
+func (v *voider) queue(node uint64, data bool) {
+	v.mu.Lock()
+	v.todo[node] = v.todo[node] || data
+	v.mu.Unlock()
+	select {
+	case v.wake <- struct{}{}:
+	default:
+	}
+}
+
+// attrsNow has the attributes of node forgotten before it returns.
+func (v *voider) attrsNow(node uint64) error { return v.send(node, -1) }
+
+// dataNow has attributes and data forgotten before it returns.
+func (v *voider) dataNow(node uint64) error { return v.send(node, 0) }
+
+func (v *voider) send(node uint64, off int64) error { return v.conn.InvalInode(node, off, 0) }
+
+func (v *voider) attach(c *transport.Conn) { v.conn = c }
+
+func (v *voider) run() {
+	for {
+		select {
+		case <-v.wake:
+		case <-v.quit:
+			return
+		}
+		v.mu.Lock()
+		todo := v.todo
+		v.todo = map[uint64]bool{}
+		v.mu.Unlock()
+		for node, data := range todo {
+			off := int64(-1)
+			if data {
+				off = 0
+			}
+			if err := v.send(node, off); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+				v.log.Warn("cannot have the kernel forget an inode", "node", node, "error", err)
+			}
+		}
+	}
+}
+
+func (v *voider) stop() { close(v.quit) }

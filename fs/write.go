@@ -1,0 +1,138 @@
+package fs
+
+import (
+	"errors"
+	"math"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/layers"
+)
+
+// current returns the inode number of a node that may be changed: not in a
+// read-only view, and no earlier incarnation. The caller holds gate for reading
+// until the change is done.
+func (f *FS) current(node uint64) (layers.Ino, fuse.Status) {
+	ino, st := f.live(node)
+	if st != fuse.OK || !f.inc.stale(node) {
+		return ino, st
+	}
+	if a, err := f.branch.Getattr(ino); err == nil && a.Mode&unix.S_IFMT != unix.S_IFREG {
+		return ino, fuse.OK // has no incarnations
+	}
+	return 0, estale
+}
+
+func (f *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	if in.Offset > math.MaxInt64-uint64(len(data)) {
+		return 0, efbig
+	}
+	cached := in.WriteFlags&fuse.WRITE_CACHE != 0
+	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
+	n := 0
+	ino, st := f.change("write", in.NodeId, func(ino layers.Ino) (err error) {
+		n, err = f.branch.Write(ino, data, int64(in.Offset), layers.WriteFlags{KillPriv: kill})
+		return err
+	})
+	if st != fuse.OK {
+		return 0, st
+	}
+	switch {
+	case kill:
+		f.setidCleared(ino, in.NodeId)
+	case !cached:
+		f.dropCaps(ino)
+	}
+	if cached {
+		f.mapped.add(ino)
+		if !f.writeback {
+			// The kernel thinks that the times are what they were. Not to be
+			// said from here: this request holds the page.
+			f.voider.attrs(in.NodeId)
+		}
+	}
+	f.voidOld(ino)
+	return uint32(n), fuse.OK
+}
+
+// change runs do, which changes the file behind node, while the head stands still.
+func (f *FS) change(op string, node uint64, do func(layers.Ino) error) (layers.Ino, fuse.Status) {
+	f.gate.RLock()
+	defer f.gate.RUnlock()
+	ino, st := f.current(node)
+	if st != fuse.OK {
+		return 0, st
+	}
+	return ino, f.status(op, node, do(ino))
+}
+
+// Writev is not for us: requests come in one piece.
+func (f *FS) Writev(<-chan struct{}, *fuse.WriteIn, [][]byte) (uint32, fuse.Status) {
+	return 0, fuse.ENOSYS // read by go-fuse, not by the kernel
+}
+
+// voidOld has the kernel drop what it caches of ino's earlier incarnations, for
+// descriptors from before a rollback. To the kernel those are other
+// inodes, so that a handler may do it, but not with gate held: dirty pages of them come in as writes.
+func (f *FS) voidOld(ino layers.Ino) {
+	for _, node := range f.inc.old(ino) {
+		if errors.Is(f.voider.dataNow(node), unix.ENOENT) {
+			f.inc.forgotten(node)
+		}
+	}
+}
+
+// setidCleared has the kernel forget the mode of a file that may just have lost its
+// setuid or setgid bit: it only expects new times and a new size. A handler may say this much
+// of the file it changes if that is open, which keeps the inode from going away.
+func (f *FS) setidCleared(ino layers.Ino, node uint64) {
+	if !f.setid.drop(ino) {
+		return
+	}
+	if err := f.voider.attrsNow(node); err != nil && !errors.Is(err, unix.ENOENT) {
+		f.log.Warn("cannot have the kernel forget a file's mode", "inode", ino, "error", err)
+	}
+}
+
+// privileged reports whether the caller keeps setuid and setgid bits when it
+// changes a file. The kernel says so of write and truncate; for the rest, root is.
+func privileged(h *fuse.InHeader) bool { return h.Uid == 0 }
+
+func (f *FS) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
+	if in.Offset > math.MaxInt64 || in.Length > math.MaxInt64-in.Offset {
+		return efbig
+	}
+	ino, st := f.change("fallocate", in.NodeId, func(ino layers.Ino) error {
+		return f.branch.Fallocate(ino, in.Mode, int64(in.Offset), int64(in.Length), !privileged(&in.InHeader))
+	})
+	if st == fuse.OK {
+		f.setidCleared(ino, in.NodeId)
+		f.voidOld(ino)
+	}
+	return st
+}
+
+func (f *FS) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
+	if in.OffIn > math.MaxInt64 || in.OffOut > math.MaxInt64 {
+		return 0, efbig
+	}
+	if in.Flags != 0 {
+		return 0, fuse.EINVAL
+	}
+	src, st := f.live(in.NodeId)
+	if st != fuse.OK {
+		return 0, fuse.EXDEV // out of a checkpoint: the kernel copies it by reading and writing
+	}
+	n := min(in.Len, math.MaxUint32&^(blockSize-1), math.MaxInt64-max(in.OffIn, in.OffOut))
+	done := int64(0)
+	dst, st := f.change("copy_file_range", in.NodeIdOut, func(dst layers.Ino) (err error) {
+		done, err = f.branch.CopyRange(src, int64(in.OffIn), dst, int64(in.OffOut), int64(n), !privileged(&in.InHeader))
+		return err
+	})
+	if st == fuse.OK {
+		f.setidCleared(dst, in.NodeIdOut)
+		f.voidOld(dst)
+	}
+	return uint32(done), st
+}

@@ -1,0 +1,268 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/journal"
+	"github.com/rewindfs/rewindfs/layers"
+)
+
+// Status describes the session.
+func (s *Session) Status(context.Context, *control.None) (*control.Status, error) {
+	st := &control.Status{
+		Session: s.o.Name, Branch: s.o.Branch, Base: s.o.Base, Mountpoint: s.o.Mountpoint,
+		Store: s.o.Store, PID: s.record.PID, Generation: s.record.Generation, State: StateLive,
+		Head: s.head(), Checkpoints: s.journal.Count(s.line), ChangedPaths: s.branch.Changed(),
+		Requests: s.mount.Counters(), Drift: []control.Drift{},
+		CacheMode: s.o.CacheMode, StartedAt: s.record.StartedAt, Version: s.o.Version,
+	}
+	if s.alive() != nil {
+		st.State = StateStopping
+	}
+	st.Undo, st.Redo = s.journal.Steps(s.o.Branch)
+	var err error
+	if st.StoreBytes, err = s.storeBytes(); err != nil {
+		return nil, err
+	}
+	u := s.tree.Usage()
+	st.Cache = control.Cache{Nodes: u.Nodes, PendingBytes: u.PendingBytes}
+	var ms runtime.MemStats
+	runtime.ReadMemStats(&ms)
+	st.MemoryBytes = ms.Sys - ms.HeapReleased
+	drift, err := s.branch.Drift()
+	if err != nil {
+		return nil, apiError(fmt.Errorf("look for changes of the base: %w", err))
+	}
+	for _, d := range drift {
+		st.Drift = append(st.Drift, control.Drift{PathName: control.NameOf(d.Path), Reason: d.Reason})
+	}
+	slices.SortFunc(st.Drift, func(a, b control.Drift) int { return strings.Compare(a.Path, b.Path) })
+	return st, nil
+}
+
+func (s *Session) head() control.Head {
+	h := control.Head{Layer: uint64(s.branch.HeadLayer())}
+	if e, ok := s.journal.Latest(s.line); ok {
+		h.ID, h.Label = e.ID, e.Label
+	}
+	return h
+}
+
+func (s *Session) storeBytes() (int64, error) {
+	meta, err := s.db.DiskBytes()
+	if err != nil {
+		return 0, fmt.Errorf("measure the store: %w", err)
+	}
+	data, err := s.chunks.DiskBytes()
+	if err != nil {
+		return 0, fmt.Errorf("measure the store: %w", err)
+	}
+	return meta + data, nil
+}
+
+// Log lists checkpoints, newest first.
+func (s *Session) Log(_ context.Context, r *control.LogRequest) (*control.Log, error) {
+	if r.Limit < 0 {
+		return nil, badRequest("a limit of %d: it must be 0 or more", r.Limit)
+	}
+	out := &control.Log{Checkpoints: []control.Checkpoint{}, Head: s.head()}
+	line := journal.Line(s.line)
+	if r.All {
+		line = nil
+	}
+	for _, e := range s.journal.List(line) {
+		if e.Auto && !r.All {
+			continue
+		}
+		if r.Limit > 0 && len(out.Checkpoints) == r.Limit {
+			break
+		}
+		c := wireCheckpoint(&e)
+		c.Dropped = r.All && !s.line(e.Layer)
+		out.Checkpoints = append(out.Checkpoints, c)
+	}
+	if r.Ops {
+		for _, op := range s.journal.Ops(r.Limit) {
+			out.Ops = append(out.Ops, control.Op{N: op.N, Kind: string(op.Kind), From: op.From, To: op.To, Open: op.Open, Label: op.Label, At: op.At.UTC()})
+		}
+	}
+	return out, nil
+}
+
+// Diff sends what differs between two states.
+func (s *Session) Diff(ctx context.Context, r *control.DiffRequest, out *control.Stream[control.Change]) (*control.DiffSummary, error) {
+	from, fromName, err := s.diffFrom(r.From)
+	if err != nil {
+		return nil, err
+	}
+	to, toName, err := s.diffTo(ctx, r.To)
+	if err != nil {
+		return nil, err
+	}
+	keep, err := pathFilter(r.Paths)
+	if err != nil {
+		return nil, err
+	}
+	sum := &control.DiffSummary{From: fromName, To: toName, Counts: map[string]int{}}
+	err = s.tree.Diff(from, to, func(c layers.Change) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !keep(c.Path) && (c.OldPath == "" || !keep(c.OldPath)) {
+			return nil
+		}
+		sum.Total++
+		sum.Counts[string(c.Status)]++
+		return out.Emit(wireChange(&c))
+	})
+	if err != nil {
+		return nil, apiError(fmt.Errorf("compare %s with %s: %w", fromName, toName, err))
+	}
+	return sum, nil
+}
+
+// diffFrom resolves the older side: the latest checkpoint, or the base, when not said.
+func (s *Session) diffFrom(ref string) (layers.Layer, string, error) {
+	if ref == "" {
+		e, ok := s.journal.Latest(s.line)
+		if !ok {
+			return layers.BaseLayer, journal.RefBase, nil
+		}
+		return layers.Layer(e.Layer), journal.Target{Entry: &e}.Name(), nil
+	}
+	t, err := s.resolve(ref)
+	return layers.Layer(t.Layer), t.Name(), err
+}
+
+// diffTo resolves the newer side: the head when not said.
+func (s *Session) diffTo(ctx context.Context, ref string) (layers.Layer, string, error) {
+	if ref == "" {
+		if err := s.barrier(ctx); err != nil {
+			return 0, "", apiError(err)
+		}
+		return s.branch.HeadLayer(), "head", nil
+	}
+	t, err := s.resolve(ref)
+	return layers.Layer(t.Layer), t.Name(), err
+}
+
+// pathFilter keeps the given paths and what lies below them; no paths keep all.
+func pathFilter(paths [][]byte) (func(string) bool, error) {
+	if len(paths) == 0 {
+		return func(string) bool { return true }, nil
+	}
+	var want []string
+	for _, p := range paths {
+		clean, err := cleanPath(string(p))
+		if err != nil {
+			return nil, err
+		}
+		if clean == "" {
+			return func(string) bool { return true }, nil
+		}
+		want = append(want, clean)
+	}
+	return func(p string) bool {
+		return slices.ContainsFunc(want, func(w string) bool { return below(p, w) })
+	}, nil
+}
+
+func wireChange(c *layers.Change) control.Change {
+	out := control.Change{PathName: control.NameOf(c.Path), Status: string(c.Status), Type: typeName(c.Type), Content: c.Content}
+	if c.OldPath != "" {
+		old := control.NameOf(c.OldPath)
+		out.OldPath, out.OldPathB64 = old.Path, old.PathB64
+	}
+	if c.OldSize >= 0 {
+		out.OldSize = &c.OldSize
+	}
+	if c.NewSize >= 0 {
+		out.NewSize = &c.NewSize
+	}
+	return out
+}
+
+func typeName(mode uint32) string {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return "file"
+	case unix.S_IFDIR:
+		return "dir"
+	case unix.S_IFLNK:
+		return "symlink"
+	case unix.S_IFIFO:
+		return "fifo"
+	case unix.S_IFSOCK:
+		return "socket"
+	case unix.S_IFCHR:
+		return "chardev"
+	case unix.S_IFBLK:
+		return "blockdev"
+	}
+	return "unknown"
+}
+
+// Names lists what .rewind/checkpoints holds: each checkpoint of the line by its
+// label, or its id without one, and the dropped ones by their ids.
+func (s *Session) Names() []string {
+	var out []string
+	for _, e := range s.journal.List(nil) {
+		if e.Label != "" && s.line(e.Layer) {
+			out = append(out, e.Label)
+		} else {
+			out = append(out, e.ID)
+		}
+	}
+	return out
+}
+
+// Lookup finds the layer of a checkpoint by a name of Names, by the id of any, or
+// base. Names that come to mean something else with time are none.
+func (s *Session) Lookup(name string) (layers.Layer, bool) {
+	t, err := s.journal.Resolve(name, s.line)
+	if err != nil || !s.tree.Has(layers.Layer(t.Layer)) {
+		return 0, false
+	}
+	if t.Entry != nil && name != t.Entry.Label && name != t.Entry.ID {
+		return 0, false
+	}
+	return layers.Layer(t.Layer), true
+}
+
+func (s *Session) collect(m *control.Metrics) {
+	requests := s.mount.Counters()
+	names := make([]string, 0, len(requests))
+	for op := range requests {
+		names = append(names, op)
+	}
+	slices.Sort(names)
+	for _, op := range names {
+		m.Add("rewindfs_requests_total", "counter", "Kernel requests by opcode.", float64(requests[op]), "op", op)
+	}
+	const second = 1e-9 // of a nanosecond
+	m.Add("rewindfs_checkpoints_total", "counter", "Checkpoints made by this daemon.", float64(s.stats.checkpoints.Load()))
+	m.Add("rewindfs_checkpoint_seconds_total", "counter", "Time spent making them.", float64(s.stats.checkpointNS.Load())*second)
+	m.Add("rewindfs_head_moves_total", "counter", "Rollbacks, undos and redos.", float64(s.stats.rollbacks.Load()))
+	m.Add("rewindfs_head_move_seconds_total", "counter", "Time spent on them.", float64(s.stats.rollbackNS.Load())*second)
+	m.Add("rewindfs_head_move_paths_total", "counter", "Paths they changed.", float64(s.stats.rollbackPaths.Load()))
+	m.Add("rewindfs_generation", "gauge", "Generation of the session.", float64(s.record.Generation))
+	m.Add("rewindfs_changed_paths", "gauge", "Paths changed in the open layer.", float64(s.branch.Changed()))
+	if n, err := s.storeBytes(); err == nil {
+		m.Add("rewindfs_store_bytes", "gauge", "Bytes of the store on disk.", float64(n))
+	}
+	u := s.tree.Usage()
+	m.Add("rewindfs_cached_nodes", "gauge", "Inodes held in memory.", float64(u.Nodes))
+	m.Add("rewindfs_pending_bytes", "gauge", "Written bytes not yet cut into chunks.", float64(u.PendingBytes))
+	var ms runtime.MemStats
+	runtime.ReadMemStats(&ms)
+	m.Add("rewindfs_heap_bytes", "gauge", "Live heap.", float64(ms.HeapAlloc))
+	m.Add("rewindfs_memory_bytes", "gauge", "Memory taken from the system.", float64(ms.Sys-ms.HeapReleased))
+	m.Add("rewindfs_goroutines", "gauge", "Goroutines.", float64(runtime.NumGoroutine()))
+}

@@ -1,0 +1,145 @@
+package session
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Files of a store directory.
+const (
+	recordName = "session.json"
+	kvName     = "kv"
+	packsName  = "packs"
+	logName    = "daemon.log"
+)
+
+// recordFormat is the version of Record that this program writes.
+const recordFormat = 1
+
+// The states that a record can say. Whether a daemon really lives is found out
+// by calling it.
+const (
+	StateMounted   = "mounted"
+	StateStopping  = "stopping"
+	StateUnmounted = "unmounted"
+)
+
+// Record is what a store says about its session, for list and for the choice
+// of a session. Nothing of it is needed to open the store.
+type Record struct {
+	Format         int       `json:"format"`
+	Name           string    `json:"name"`
+	Branch         string    `json:"branch"`
+	Base           string    `json:"base"`
+	Mountpoint     string    `json:"mountpoint"`
+	MadeMountpoint bool      `json:"made_mountpoint"` // by us: remove it after unmounting
+	Over           bool      `json:"over"`            // the mount covers the base
+	CacheMode      string    `json:"cache_mode"`
+	AllowOther     bool      `json:"allow_other"`
+	State          string    `json:"state"`
+	PID            int       `json:"pid"`
+	Generation     uint64    `json:"generation"`
+	StartedAt      time.Time `json:"started_at"`
+	Version        string    `json:"version"`
+}
+
+// ReadRecord reads the record of the store; fs.ErrNotExist when there is none.
+func ReadRecord(store string) (*Record, error) {
+	b, err := os.ReadFile(filepath.Join(store, recordName))
+	if err != nil {
+		return nil, fmt.Errorf("read the session record: %w", err)
+	}
+	r := &Record{}
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("read the session record of %s: %w", store, err)
+	}
+	if r.Format > recordFormat {
+		return nil, fmt.Errorf("the session record of %s is of format %d, this program knows %d: update rewindfs", store, r.Format, recordFormat)
+	}
+	return r, nil
+}
+
+// write puts r into the store, whole or not at all.
+func (r *Record) write(store string) error {
+	r.Format = recordFormat
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the session record: %w", err)
+	}
+	return writeFile(filepath.Join(store, recordName), append(b, '\n'))
+}
+
+// writeFile replaces path with data by a rename, mode 0600.
+func writeFile(path string, data []byte) error {
+	tmp := path + ".tmp"
+	err := os.WriteFile(tmp, data, 0o600)
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		rm := os.Remove(tmp)
+		if errors.Is(rm, fs.ErrNotExist) {
+			rm = nil
+		}
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), rm)
+	}
+	return nil
+}
+
+// makeStore makes the store directory, for its owner only, or checks that
+// what is there is a store or empty.
+func makeStore(store string) error {
+	if err := os.MkdirAll(filepath.Dir(store), 0o700); err != nil {
+		return fmt.Errorf("make the place of the store: %w", err)
+	}
+	if err := os.Mkdir(store, 0o700); err == nil {
+		return nil
+	} else if !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the store: %w", err)
+	}
+	entries, err := os.ReadDir(store)
+	if err != nil {
+		return fmt.Errorf("look at the store %s: %w", store, err)
+	}
+	if len(entries) > 0 && !isStore(store) {
+		return fmt.Errorf("%s is neither empty nor a rewindfs store: give another --store", store)
+	}
+	// Whatever the umask or an earlier chmod: what is in it is the owner's business.
+	if err := os.Chmod(store, 0o700); err != nil {
+		return fmt.Errorf("protect the store: %w", err)
+	}
+	return nil
+}
+
+// isStore reports whether dir has been used as a store.
+func isStore(dir string) bool {
+	for _, name := range []string{kvName, recordName} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// RemoveStore deletes a store that no daemon holds: what this program puts into a
+// store directory and then the directory, unless something else is in it.
+func RemoveStore(store string) error {
+	if !isStore(store) {
+		return fmt.Errorf("%s is not a rewindfs store", store)
+	}
+	// The record goes last: until then the store can be named and destroyed again.
+	for _, name := range []string{packsName, kvName, logName, logName + oldLogSuffix, "control.sock", recordName + ".tmp", recordName} {
+		if err := os.RemoveAll(filepath.Join(store, name)); err != nil {
+			return fmt.Errorf("delete the store: %w", err)
+		}
+	}
+	if err := os.Remove(store); err != nil {
+		return fmt.Errorf("delete the store (its data is gone): %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rewindfs/rewindfs/control"
+)
+
+// The states of a listed session, found out by asking.
+const (
+	StateLive    = "live"     // a daemon answers
+	StateDead    = "dead"     // it was mounted, and its daemon is gone
+	StateHanging = "hanging"  // the socket or mount is there, and nothing answers
+	StateOrphan  = "orphaned" // a mount without a store that anyone knows of
+)
+
+// pointerDir, below the state root, names stores that lie elsewhere.
+const pointerDir = ".stores"
+
+// pointer is the file that names a store elsewhere.
+type pointer struct {
+	Store string `json:"store"`
+}
+
+// Listed is a session as the registry knows it. For an orphan only Mountpoint
+// and Base, as far as the kernel tells, are set.
+type Listed struct {
+	Record
+	Store string
+}
+
+// Socket is the path of the session's control socket.
+func (l *Listed) Socket() string { return filepath.Join(l.Store, control.SocketName) }
+
+// Registry finds the sessions of a user.
+type Registry struct{ root string }
+
+// NewRegistry is the registry below the state root.
+func NewRegistry(root string) *Registry { return &Registry{root} }
+
+// Add remembers store, unless it lies where it is found anyway.
+func (r *Registry) Add(store string) error {
+	if filepath.Dir(store) == r.root {
+		return nil
+	}
+	b, err := json.Marshal(pointer{store})
+	if err != nil {
+		return fmt.Errorf("remember the store %s: %w", store, err)
+	}
+	dir := filepath.Join(r.root, pointerDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("remember the store %s: %w", store, err)
+	}
+	return writeFile(filepath.Join(dir, shortHash(store)+".json"), b)
+}
+
+// Remove forgets store.
+func (r *Registry) Remove(store string) error {
+	err := os.Remove(filepath.Join(r.root, pointerDir, shortHash(store)+".json"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget the store %s: %w", store, err)
+	}
+	return nil
+}
+
+// Sessions reads the records of all stores, by name. It asks no daemon.
+func (r *Registry) Sessions() ([]Listed, error) {
+	var out []Listed
+	add := func(store string) {
+		if rec, err := ReadRecord(store); err == nil {
+			out = append(out, Listed{Record: *rec, Store: store})
+		}
+	}
+	entries, err := os.ReadDir(r.root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("look for sessions: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != pointerDir {
+			add(filepath.Join(r.root, e.Name()))
+		}
+	}
+	pointers, err := os.ReadDir(filepath.Join(r.root, pointerDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("look for sessions: %w", err)
+	}
+	for _, e := range pointers {
+		b, err := os.ReadFile(filepath.Join(r.root, pointerDir, e.Name()))
+		var p pointer
+		if err != nil || json.Unmarshal(b, &p) != nil || !filepath.IsAbs(p.Store) {
+			continue // not ours, or going away just now
+		}
+		add(p.Store)
+	}
+	slices.SortStableFunc(out, func(a, b Listed) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// probeTime is how long a daemon has to accept a connection. The kernel accepts
+// for it as long as its queue has room, so this is short on purpose.
+const probeTime = time.Second
+
+// State finds out whether l has a daemon.
+func (l *Listed) State(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	c, err := control.Dial(ctx, l.Socket())
+	switch {
+	case err == nil:
+		c.Close()
+		return StateLive
+	case !errors.Is(err, control.ErrNoDaemon):
+		return StateHanging
+	case l.Record.State != StateUnmounted:
+		return StateDead
+	}
+	return StateUnmounted
+}
+
+// List returns all sessions with their states, and the mounts that belong to none of them.
+func (r *Registry) List(ctx context.Context) ([]Listed, error) {
+	all, err := r.Sessions()
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]bool{}
+	for i := range all {
+		all[i].Record.State = all[i].State(ctx)
+		if all[i].Record.State != StateUnmounted {
+			known[all[i].Mountpoint] = true
+		}
+	}
+	mounts, err := Mounts()
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range mounts {
+		if known[m.Path] {
+			continue
+		}
+		known[m.Path] = true
+		state := StateOrphan
+		if Probe(m.Path) == StateLive {
+			// Somebody's, perhaps another user's or another state root's.
+			state = StateLive
+		}
+		all = append(all, Listed{Record: Record{Base: m.Source, Mountpoint: m.Path, State: state}})
+	}
+	return all, nil
+}
+
+// Clean clears away what a dead daemon left of l: its mount, the mount point
+// if a daemon made it, and the word "mounted" in the record. The store stays.
+func Clean(l *Listed) error {
+	if _, err := ClearDead(l.Mountpoint); err != nil {
+		return err
+	}
+	if l.MadeMountpoint {
+		// ENOTEMPTY and the like only mean that it is somebody's by now.
+		if err := os.Remove(l.Mountpoint); err == nil {
+			l.MadeMountpoint = false
+		}
+	}
+	rec := l.Record
+	rec.State, rec.PID = StateUnmounted, 0
+	return rec.write(l.Store)
+}

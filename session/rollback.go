@@ -1,0 +1,301 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/journal"
+	"github.com/rewindfs/rewindfs/kv"
+	"github.com/rewindfs/rewindfs/layers"
+)
+
+// maxListed bounds the paths that one answer lists.
+const maxListed = 100_000
+
+// Rollback makes the head show a checkpoint again, or tells what that would
+// change. The present state is sealed first, so undo brings it back.
+func (s *Session) Rollback(ctx context.Context, r *control.RollbackRequest) (*control.Rollback, error) {
+	s.heads.Lock()
+	defer s.heads.Unlock()
+	if err := s.alive(); err != nil {
+		return nil, err
+	}
+	to, err := s.resolve(r.Ref)
+	if err != nil {
+		return nil, err
+	}
+	if r.DryRun {
+		return s.foresee(ctx, to)
+	}
+	return s.moveHead(ctx, move{
+		target: layers.Layer(to.Layer), touch: r.Touch, kind: journal.OpRollback, label: to.Name(),
+	})
+}
+
+// Undo takes back the last head movements: rollbacks, and redone ones.
+func (s *Session) Undo(ctx context.Context, r *control.UndoRequest) (*control.Rollback, error) {
+	return s.walk(ctx, r, journal.OpUndo, s.journal.Undo,
+		"there is no rollback to undo (to drop the changes since a checkpoint: rewindfs rollback latest)")
+}
+
+// Redo makes undone head movements again.
+func (s *Session) Redo(ctx context.Context, r *control.UndoRequest) (*control.Rollback, error) {
+	return s.walk(ctx, r, journal.OpRedo, s.journal.Redo, "there is nothing to redo: no undo came last")
+}
+
+func (s *Session) walk(ctx context.Context, r *control.UndoRequest, kind journal.OpKind, steps func(string, int) ([]journal.Step, error), none string) (*control.Rollback, error) {
+	n := r.N
+	if n == 0 {
+		n = 1
+	}
+	if n < 0 {
+		return nil, badRequest("%s %d times: the number must be 1 or more", kind, n)
+	}
+	s.heads.Lock()
+	defer s.heads.Unlock()
+	if err := s.alive(); err != nil {
+		return nil, err
+	}
+	path, err := steps(s.o.Branch, n)
+	if err != nil {
+		if one, _ := steps(s.o.Branch, 1); one == nil && errors.Is(err, journal.ErrNothing) {
+			return nil, &control.Error{Code: control.CodeNothing, Message: none}
+		}
+		return nil, apiError(err)
+	}
+	last := path[len(path)-1]
+	res, err := s.moveHead(ctx, move{target: layers.Layer(last.Back), kind: kind, steps: n, label: last.Label})
+	if err != nil {
+		return nil, err
+	}
+	res.Steps = n
+	return res, nil
+}
+
+// resolve finds the checkpoint that ref names and checks that its layer is there.
+func (s *Session) resolve(ref string) (journal.Target, error) {
+	t, err := s.journal.Resolve(ref, s.line)
+	if err != nil {
+		return t, apiError(err)
+	}
+	if !s.tree.Has(layers.Layer(t.Layer)) {
+		return t, &control.Error{Code: control.CodeUnknownCheckpoint, Message: fmt.Sprintf("checkpoint %s was dropped and its data has been collected", t.Name())}
+	}
+	return t, nil
+}
+
+type move struct {
+	target layers.Layer
+	touch  bool
+	kind   journal.OpKind
+	steps  int
+	label  string
+}
+
+// moveHead does the work of rollback, undo and redo. Preconditions: s.heads is held.
+func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, error) {
+	start := time.Now()
+	if err := s.barrier(ctx); err != nil {
+		return nil, apiError(err)
+	}
+	before := s.linePast(m.target)
+	var op journal.Op
+	thaw := s.mount.Freeze()
+	moved, err := s.branch.MoveHead(m.target, m.touch, func(b *kv.Batch, mv layers.Moved) (err error) {
+		b.UseReserve() // going back must work on a full disk
+		op, err = s.journal.StageOp(b, s.opOf(m, mv))
+		return err
+	}, s.mount.Swapped)
+	thaw()
+	if err != nil {
+		return nil, apiError(fmt.Errorf("move the head: %w", err))
+	}
+	switch {
+	case op.N != 0:
+		s.journal.Commit(nil, &op)
+	case m.kind != journal.OpRollback:
+		// Nothing moved, and still the walk is one step further.
+		if err := s.noteOp(s.opOf(m, moved)); err != nil {
+			return nil, apiError(err)
+		}
+	}
+	if !moved.Noop {
+		// From here on it has happened: an error is about caches, not about the state.
+		if err := s.mount.Notify(moved); err != nil {
+			return nil, apiError(fmt.Errorf("the head has moved, but the kernel may still show old contents (unmount and mount again): %w", err))
+		}
+	}
+	took := time.Since(start)
+	res := s.describeMove(m, moved, before)
+	res.EngineUS = took.Microseconds()
+	s.stats.rollbacks.Add(1)
+	s.stats.rollbackNS.Add(int64(took))
+	s.stats.rollbackPaths.Add(res.ChangedPaths)
+	s.log.Info(string(m.kind), "to", m.label, "layer", m.target, "left", moved.From, "changed_paths", res.ChangedPaths, "noop", moved.Noop, "took", took)
+	return res, nil
+}
+
+func (s *Session) opOf(m move, mv layers.Moved) journal.Op {
+	return journal.Op{
+		Kind: m.kind, Branch: s.o.Branch, From: uint64(mv.From), To: uint64(mv.Target),
+		Open: uint64(mv.Open), Steps: m.steps, Label: m.label, At: mv.At,
+	}
+}
+
+func (s *Session) noteOp(op journal.Op) error {
+	var b kv.Batch
+	b.UseReserve()
+	op, err := s.journal.StageOp(&b, op)
+	if err != nil {
+		return err
+	}
+	if err := s.db.Apply(&b); err != nil {
+		return fmt.Errorf("note the operation: %w", err)
+	}
+	s.journal.Commit(nil, &op)
+	return nil
+}
+
+// linePast returns the checkpoints of the line that a head on target may lose. When
+// target is outside of the line any may be.
+func (s *Session) linePast(target layers.Layer) []journal.Entry {
+	if s.branch.Ancestor(target) {
+		return s.journal.Above(s.line, uint64(target))
+	}
+	return s.journal.List(s.line)
+}
+
+// describeMove says what a movement did. before is linePast from before it.
+func (s *Session) describeMove(m move, moved layers.Moved, before []journal.Entry) *control.Rollback {
+	res := emptyRollback()
+	res.Layer, res.Noop = uint64(m.target), moved.Noop
+	s.nameTarget(res)
+	if moved.Noop {
+		return res
+	}
+	for i := range before {
+		if !s.line(before[i].Layer) {
+			res.Dropped = append(res.Dropped, wireDropped(&before[i]))
+		}
+	}
+	count := func(layers.Change) error { res.ChangedPaths++; return nil }
+	if err := s.tree.Diff(moved.From, m.target, count); err != nil {
+		s.log.Warn("count what the movement changed", "error", err)
+	}
+	res.Busy = wireProcesses(s.mount.Busy())
+	return res
+}
+
+// emptyRollback has lists that are [] in JSON, not null.
+func emptyRollback() *control.Rollback {
+	return &control.Rollback{Busy: []control.Process{}, Changes: []control.Change{}, Dropped: []control.Checkpoint{}}
+}
+
+// nameTarget fills in which checkpoint the layer gone to is.
+func (s *Session) nameTarget(res *control.Rollback) {
+	if res.Layer == uint64(layers.BaseLayer) {
+		res.Checkpoint = journal.RefBase
+		return
+	}
+	if e, ok := s.journal.At(res.Layer); ok {
+		res.Checkpoint, res.CheckpointID = journal.Target{Entry: &e}.Name(), e.ID
+	}
+}
+
+func wireDropped(e *journal.Entry) control.Checkpoint {
+	c := wireCheckpoint(e)
+	c.Dropped = true
+	return c
+}
+
+// foresee tells what a rollback would do. Preconditions: s.heads is held.
+func (s *Session) foresee(ctx context.Context, to journal.Target) (*control.Rollback, error) {
+	if err := s.barrier(ctx); err != nil {
+		return nil, apiError(err)
+	}
+	start := time.Now()
+	res := emptyRollback()
+	res.DryRun, res.Layer = true, to.Layer
+	s.nameTarget(res)
+	err := s.tree.Diff(s.branch.HeadLayer(), layers.Layer(to.Layer), func(c layers.Change) error {
+		res.ChangedPaths++
+		if len(res.Changes) < maxListed {
+			res.Changes = append(res.Changes, wireChange(&c))
+		} else {
+			res.Truncated = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, apiError(fmt.Errorf("compare with %s: %w", to.Name(), err))
+	}
+	if s.branch.Ancestor(layers.Layer(to.Layer)) {
+		for _, e := range s.journal.Above(s.line, to.Layer) {
+			res.Dropped = append(res.Dropped, wireDropped(&e))
+		}
+	} else {
+		common := s.inLineOf(layers.Layer(to.Layer))
+		for _, e := range s.journal.List(s.line) {
+			if !common(e.Layer) {
+				res.Dropped = append(res.Dropped, wireDropped(&e))
+			}
+		}
+	}
+	res.Noop = res.ChangedPaths == 0 && len(res.Dropped) == 0
+	res.Busy = wireProcesses(s.mount.Busy())
+	res.EngineUS = time.Since(start).Microseconds()
+	return res, nil
+}
+
+// inLineOf returns the line of a sealed layer that is not under the head, as far as the
+// journal knows parents. A layer that a head movement sealed has no entry; then
+// the operation log says what lies under it.
+func (s *Session) inLineOf(l layers.Layer) journal.Line {
+	parents := map[uint64]uint64{}
+	for _, e := range s.journal.List(nil) {
+		parents[e.Layer] = e.Parent
+	}
+	ops := s.journal.Ops(0)
+	under := map[uint64]uint64{} // open layer → what it was opened on
+	for _, op := range ops {
+		under[op.Open] = op.To
+	}
+	have := map[uint64]bool{}
+	for at := uint64(l); at != 0 && !have[at]; {
+		have[at] = true
+		if p, ok := parents[at]; ok {
+			at = p
+		} else {
+			at = under[at]
+		}
+	}
+	return func(l uint64) bool { return l == 0 || have[l] }
+}
+
+func wireProcesses(ps []Process) []control.Process {
+	out := make([]control.Process, 0, len(ps))
+	for _, p := range ps {
+		out = append(out, control.Process{PID: p.PID, Command: strings.ToValidUTF8(p.Command, "\uFFFD"), Uses: p.Uses})
+	}
+	return out
+}
+
+// describeAll names processes for a message.
+func describeAll(ps []Process) string {
+	if len(ps) == 0 {
+		return "processes that cannot be seen"
+	}
+	var names []string
+	for i, p := range ps {
+		if i == 5 {
+			names = append(names, fmt.Sprintf("and %d more", len(ps)-i))
+			break
+		}
+		names = append(names, fmt.Sprintf("%s (pid %d)", p.Command, p.PID))
+	}
+	return strings.Join(names, ", ")
+}

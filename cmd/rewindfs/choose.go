@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/session"
+)
+
+// registry finds the sessions of this user.
+func registry() (*session.Registry, error) {
+	root, err := session.StateRoot()
+	if err != nil {
+		return nil, err
+	}
+	return session.NewRegistry(root), nil
+}
+
+// choose picks the session that a command is about: the one said, else the one
+// whose mount or base holds the working directory, else the only one running.
+func (a *app) choose(ctx context.Context) (*session.Listed, error) {
+	reg, err := registry()
+	if err != nil {
+		return nil, err
+	}
+	all, err := reg.Sessions()
+	if err != nil {
+		return nil, err
+	}
+	said := a.session
+	if said == "" {
+		said = os.Getenv("REWINDFS_SESSION")
+	}
+	if said != "" {
+		return chooseSaid(ctx, all, said)
+	}
+	// The kernel's word for the directory: no path is walked, so a mount that
+	// hangs does not hang us. It fails in a directory that is gone.
+	var buf [4096]byte
+	if n, err := syscall.Getcwd(buf[:]); err == nil && n > 1 {
+		if l := holding(ctx, all, string(buf[:n-1])); l != nil {
+			return l, nil
+		}
+	}
+	return onlyRunning(ctx, all)
+}
+
+// chooseSaid finds the session with a name, a store, a mount point or a base.
+func chooseSaid(ctx context.Context, all []session.Listed, said string) (*session.Listed, error) {
+	var match []session.Listed
+	for _, l := range all {
+		if l.Name == said {
+			match = append(match, l)
+		}
+	}
+	if len(match) == 0 {
+		path, err := session.Canonical(said)
+		if err != nil {
+			path = said
+		}
+		for _, l := range all {
+			if path == l.Mountpoint || path == l.Base || path == l.Store {
+				match = append(match, l)
+			}
+		}
+		if l := holding(ctx, all, path); len(match) == 0 && l != nil {
+			return l, nil
+		}
+	}
+	if len(match) > 1 {
+		if live := running(ctx, match); len(live) > 0 {
+			match = live
+		}
+	}
+	switch len(match) {
+	case 0:
+		return nil, noSession("no session %s; %s", show(said), others(all))
+	case 1:
+		return &match[0], nil
+	}
+	return nil, noSession("several sessions are called %s: say which by its mount point: %s", show(said), places(match))
+}
+
+// holding finds the session whose mount or base is nearest above dir; a running one
+// goes before others.
+func holding(ctx context.Context, all []session.Listed, dir string) *session.Listed {
+	var best *session.Listed
+	depth, live := -1, false
+	for i := range all {
+		l := &all[i]
+		d := max(holds(l.Mountpoint, dir), holds(l.Base, dir))
+		if d < 0 || d < depth {
+			continue
+		}
+		runs := l.Record.State != session.StateUnmounted && l.State(ctx) == session.StateLive
+		if d > depth || runs && !live {
+			best, depth, live = l, d, runs
+		}
+	}
+	return best
+}
+
+// holds returns how deep outer is when dir lies in it, -1 otherwise.
+func holds(outer, dir string) int {
+	if outer == "" || dir != outer && !strings.HasPrefix(dir, strings.TrimSuffix(outer, "/")+"/") {
+		return -1
+	}
+	return len(outer)
+}
+
+// running keeps the sessions with a daemon.
+func running(ctx context.Context, all []session.Listed) []session.Listed {
+	var out []session.Listed
+	for _, l := range all {
+		if l.Record.State != session.StateUnmounted && l.State(ctx) == session.StateLive {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+func onlyRunning(ctx context.Context, all []session.Listed) (*session.Listed, error) {
+	live := running(ctx, all)
+	switch len(live) {
+	case 1:
+		return &live[0], nil
+	case 0:
+		return nil, noSession("no session is running here; %s", others(all))
+	}
+	return nil, noSession("several sessions are running: say which with -s: %s", places(live))
+}
+
+// others tells somebody without a session what to do.
+func others(all []session.Listed) string {
+	if len(all) == 0 {
+		return "start one with: rewindfs mount DIR"
+	}
+	return "see what there is with: rewindfs list (start one with: rewindfs mount DIR)"
+}
+
+func places(all []session.Listed) string {
+	var out []string
+	for _, l := range all {
+		out = append(out, fmt.Sprintf("%s (%s)", show(l.Name), show(l.Mountpoint)))
+	}
+	return strings.Join(out, ", ")
+}
+
+func noSession(format string, args ...any) error {
+	return &control.Error{Code: control.CodeNoSession, Message: fmt.Sprintf(format, args...)}
+}
+
+// connect returns a client for the chosen session.
+func (a *app) connect(ctx context.Context) (*control.Client, error) {
+	if a.client != nil {
+		a.client.Generation = a.wantGeneration()
+		return a.client, nil
+	}
+	l, err := a.choose(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return a.clientOf(l), nil
+}
+
+func (a *app) clientOf(l *session.Listed) *control.Client {
+	return &control.Client{
+		Socket:     l.Socket(),
+		Generation: a.wantGeneration(),
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			c, err := control.Dial(ctx, l.Socket())
+			if errors.Is(err, control.ErrNoDaemon) {
+				return nil, notMounted(l)
+			}
+			return c, err
+		},
+	}
+}
+
+func (a *app) wantGeneration() *uint64 {
+	if a.generation < 0 {
+		return nil
+	}
+	g := uint64(a.generation)
+	return &g
+}
+
+// remount is the command that brings a session back.
+func remount(l *session.Listed) string {
+	cmd := "rewindfs mount " + show(l.Base)
+	switch {
+	case l.Over:
+		cmd += " --over"
+	case l.Mountpoint != l.Base+".rewind":
+		cmd += " " + show(l.Mountpoint)
+	}
+	if root, err := session.StateRoot(); err != nil || session.DefaultStore(root, l.Base) != l.Store {
+		cmd += " --store " + show(l.Store)
+	}
+	return cmd
+}
+
+// notMounted explains why nobody serves l.
+func notMounted(l *session.Listed) error {
+	if l.Record.State == session.StateUnmounted {
+		return noSession("session %s is not mounted: start it with: %s", show(l.Name), remount(l))
+	}
+	return noSession("the daemon of session %s (pid %d) is gone; nothing acknowledged is lost: bring it back with: %s", show(l.Name), l.PID, remount(l))
+}

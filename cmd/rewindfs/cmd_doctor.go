@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) newDoctor() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what stops a mount on this machine, and what mends it",
+		Args:  exactly(0, "no argument"),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.runDoctor(cmd.Context(), thisMachine()) },
+	}
+}
+
+// doctorResult is what doctor prints as JSON.
+type doctorResult struct {
+	OK     bool      `json:"ok"` // nothing stops a mount
+	Checks []finding `json:"checks"`
+}
+
+func (a *app) runDoctor(ctx context.Context, m *machine) error {
+	res := doctorResult{OK: true, Checks: m.examine(ctx)}
+	bad := 0
+	for _, f := range res.Checks {
+		if f.Status == statusFail {
+			bad++
+		}
+	}
+	res.OK = bad == 0
+	err := a.result(res, func(w io.Writer) {
+		for _, f := range res.Checks {
+			fmt.Fprintf(w, "%-5s %s: %s\n", f.Status, f.Name, f.Detail)
+			if f.Fix != "" {
+				fmt.Fprintf(w, "      mend it with: %s\n", f.Fix)
+			}
+		}
+		if res.OK {
+			fmt.Fprintln(w, "Nothing stops a mount here.")
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if bad > 0 {
+		if a.json {
+			return errSilent
+		}
+		return failf(exitFailure, "%s in the way of a mount", count(int64(bad), "problem"))
+	}
+	return nil
+}

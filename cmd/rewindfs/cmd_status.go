@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/session"
+)
+
+// listed is a session as list prints it in JSON.
+type listed struct {
+	Session    string `json:"session"`
+	State      string `json:"state"` // live, dead, hanging, unmounted, orphaned
+	Base       string `json:"base"`
+	Mountpoint string `json:"mountpoint"`
+	Store      string `json:"store"`
+	Branch     string `json:"branch"`
+	PID        int    `json:"pid"`
+	Generation uint64 `json:"generation"`
+}
+
+func (a *app) newList() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List sessions: live, dead, unmounted, orphaned",
+		Args:  exactly(0, "no argument"),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.runList(cmd.Context()) },
+	}
+}
+
+func (a *app) runList(ctx context.Context) error {
+	reg, err := registry()
+	if err != nil {
+		return err
+	}
+	all, err := reg.List(ctx)
+	if err != nil {
+		return err
+	}
+	out := []listed{}
+	for _, l := range all {
+		out = append(out, listed{
+			Session: l.Name, State: l.Record.State, Base: l.Base, Mountpoint: l.Mountpoint,
+			Store: l.Store, Branch: l.Branch, PID: l.PID, Generation: l.Generation,
+		})
+	}
+	return a.result(map[string]any{"sessions": out}, func(w io.Writer) {
+		if len(out) == 0 {
+			fmt.Fprintln(w, "No sessions. Start one with: rewindfs mount DIR")
+			return
+		}
+		rows := [][]string{{"NAME", "STATE", "MOUNTPOINT", "BASE"}}
+		dead := false
+		for _, l := range out {
+			name, mp := show(l.Session), show(l.Mountpoint)
+			if l.Session == "" {
+				name = "-"
+			}
+			if l.State == session.StateUnmounted {
+				mp = "-"
+			}
+			dead = dead || l.State == session.StateDead || l.State == session.StateOrphan
+			rows = append(rows, []string{name, l.State, mp, show(l.Base)})
+		}
+		table(w, rows)
+		if dead {
+			fmt.Fprintln(w, "Dead ones lose nothing: rewindfs mount BASE brings them back. An orphaned mount goes with: fusermount3 -uz MOUNTPOINT")
+		}
+	})
+}
+
+func (a *app) newStatus() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status [SESSION]",
+		Short: "Show what a session is and holds",
+		Args:  between(0, 1, "at most one session"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.sessionArg(args); err != nil {
+				return err
+			}
+			return a.runStatus(cmd.Context())
+		},
+	}
+}
+
+func (a *app) runStatus(ctx context.Context) error {
+	c, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	st, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	return a.result(st, func(w io.Writer) { printStatus(w, st) })
+}
+
+func printStatus(w io.Writer, st *control.Status) {
+	head := count(st.ChangedPaths, "path") + " changed"
+	if st.Head.ID != "" {
+		head += " since " + headName(st.Head)
+	} else {
+		head += ", no checkpoint yet"
+	}
+	back := "nothing to undo"
+	if st.Undo > 0 || st.Redo > 0 {
+		back = fmt.Sprintf("undo %d, redo %d", st.Undo, st.Redo)
+	}
+	table(w, [][]string{
+		{"Session", fmt.Sprintf("%s (%s, generation %d, pid %d, since %s)", show(st.Session), st.State, st.Generation, st.PID, when(st.StartedAt))},
+		{"Base", show(st.Base)},
+		{"Mount", fmt.Sprintf("%s (cache: %s)", show(st.Mountpoint), st.CacheMode)},
+		{"Head", head},
+		{"Checkpoints", fmt.Sprintf("%d; %s", st.Checkpoints, back)},
+		{"Store", fmt.Sprintf("%s in %s", size(st.StoreBytes), show(st.Store))},
+		{"Memory", fmt.Sprintf("%s; %d inodes, %s of writes in hand", size(int64(st.MemoryBytes)), st.Cache.Nodes, size(st.Cache.PendingBytes))},
+		{"Requests", topRequests(st.Requests)},
+	})
+	for i, d := range st.Drift {
+		if i == 0 {
+			fmt.Fprintln(w, "Drift: files of the base that changed underneath (what the session stored of them is safe):")
+		}
+		fmt.Fprintf(w, "  %-9s %s\n", d.Reason, showName(d.PathName))
+	}
+}
+
+// topRequests names the most frequent requests.
+func topRequests(n map[string]uint64) string {
+	names := slices.SortedFunc(maps.Keys(n), func(a, b string) int {
+		if n[a] != n[b] {
+			return int(min(max(int64(n[b])-int64(n[a]), -1), 1))
+		}
+		return strings.Compare(a, b)
+	})
+	var out []string
+	var total uint64
+	for i, name := range names {
+		total += n[name]
+		if i < 5 && n[name] > 0 {
+			out = append(out, fmt.Sprintf("%s %d", name, n[name]))
+		}
+	}
+	if len(out) == 0 {
+		return "none yet"
+	}
+	return fmt.Sprintf("%d (%s)", total, strings.Join(out, ", "))
+}

@@ -1,0 +1,12 @@
+// Command rewindfs gives a directory a writable view in which everything can be
+// taken back. It parses arguments, calls the daemon of a session through package control, and
+// prints; what the commands do is decided in package session.
+package main
+
+import (
+	"os"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rewindfs/rewindfs/control"
+)
+
+// app is one run of the program: its streams and the options of every command.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+
+	session    string
+	json       bool
+	quiet      bool
+	generation int64 // -1: whichever
+
+	client *control.Client // for tests: instead of looking for a session
+}
+
+// run carries out one command line and returns what to exit with.
+func run(args []string, in io.Reader, out, errs io.Writer) int {
+	a := &app{in: in, out: out, err: errs}
+	return a.run(args)
+}
+
+func (a *app) run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := a.newRoot()
+	root.SetArgs(args)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	// A flag that could not be parsed may have hidden --json.
+	a.json = a.json || asksForJSON(args)
+	return a.fail(err)
+}
+
+func asksForJSON(args []string) bool {
+	for _, arg := range args {
+		if arg == "--" {
+			return false
+		}
+		if arg == "--json" || arg == "--json=true" {
+			return true
+		}
+	}
+	return false
+}
+
+const rootHelp = `rewindfs shows a directory as it is, writable, and takes everything back.
+
+  rewindfs mount ~/proj        work in ~/proj.rewind; ~/proj itself is never written
+  rewindfs checkpoint stable   constant time, whatever the size
+  rewindfs rollback stable     all files as they were; undo brings the rest back
+
+A session is chosen by -s NAME|MOUNTPOINT|BASE or $REWINDFS_SESSION; else it is the one
+whose mount or base holds the working directory; else the only one running.
+
+A checkpoint is named by its label, its id or 6 or more letters that begin it, latest,
+@{N} (N checkpoints before the latest), or base (before all checkpoints).
+
+` + exitHelp
+
+func (a *app) newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "rewindfs",
+		Short:         "A directory in which everything can be taken back",
+		Long:          rootHelp,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q; see what there is with: rewindfs help", args[0])
+			}
+			return cmd.Help()
+		},
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w; see: %s --help", err, cmd.CommandPath())
+	})
+	f := root.PersistentFlags()
+	f.StringVarP(&a.session, "session", "s", "", "session by name, mount point or base (default $REWINDFS_SESSION)")
+	f.BoolVar(&a.json, "json", false, "print one JSON object")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing on stderr but errors")
+	f.Int64Var(&a.generation, "generation", -1, "refuse to act on another generation of the session")
+	root.AddGroup(
+		&cobra.Group{ID: "session", Title: "Sessions:"},
+		&cobra.Group{ID: "time", Title: "Going back and forth:"},
+		&cobra.Group{ID: "look", Title: "Looking:"},
+	)
+	add := func(group string, cmds ...*cobra.Command) {
+		for _, c := range cmds {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add("session", a.newMount(), a.newUnmount(), a.newDestroy(), a.newList(), a.newStatus())
+	add("time", a.newCheckpoint(), a.newRollback(), a.newUndo(), a.newRedo())
+	add("look", a.newLog(), a.newDiff(), a.newCat(), a.newRead(), a.newWrite())
+	root.AddCommand(a.newDoctor(), a.newVersion())
+	return root
+}
+
+// exactly, atMost and friends are cobra's checks with our exit code.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usagef("%s takes %s; see: %s --help", cmd.CommandPath(), what, cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+func between(low, high int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < low || len(args) > high {
+			return usagef("%s takes %s; see: %s --help", cmd.CommandPath(), what, cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// errSilent fails a command that has said all it has to say.
+var errSilent = errors.New("failed")
+
+// fail reports err and returns what to exit with.
+func (a *app) fail(err error) int {
+	code := exitCode(err)
+	if errors.Is(err, errSilent) {
+		return code
+	}
+	if errors.Is(err, context.Canceled) && code == exitFailure {
+		err = errors.New("interrupted")
+	}
+	if a.json {
+		f := failure{Error: err.Error(), Code: code}
+		var api *control.Error
+		if errors.As(err, &api) {
+			f.Kind, f.Details = api.Code, api.Details
+		}
+		a.printJSON(f)
+		return code
+	}
+	a.complain("rewindfs: " + strings.TrimRight(err.Error(), "\n"))
+	return code
+}

@@ -1,0 +1,115 @@
+package twin
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rewindfs/rewindfs/internal/fstree"
+)
+
+// now makes a state of the present, which compare has just described.
+func (r *Run) now(ref string) *state {
+	return &state{ref: ref, parent: r.under, plain: r.copyOf(r.dir), tree: r.lastTree}
+}
+
+func (r *Run) seal() {
+	r.compare()
+	ref, err := r.sub.Seal()
+	r.note("seal: %s", ref)
+	r.check(err, "seal")
+	r.under = r.now(ref)
+	r.states = append(r.states, r.under)
+	r.same(r.lastTree, r.tree(), fstree.Exact, "the tree before sealing", "the tree after sealing")
+}
+
+// reachable lists the states that Move may name.
+func (r *Run) reachable() []*state {
+	if r.opt.AnyLine {
+		return r.states
+	}
+	var out []*state
+	for s := r.under; s != nil; s = s.parent {
+		if s.ref != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func (r *Run) move(pick int) {
+	r.compare()
+	list := r.reachable()
+	s := list[pick%len(list)]
+	left, err := r.sub.Move(s.ref)
+	r.note("move to %s, left %q", s.ref, left)
+	r.check(err, "move")
+	was := r.now(left)
+	if left != "" {
+		r.states = append(r.states, was)
+	}
+	r.undo, r.redo = append(r.undo, was), nil
+	r.arrive(s)
+	r.under = s
+}
+
+// arrive checks that the subject shows s, and puts the plain directory there.
+func (r *Run) arrive(s *state) {
+	r.same(s.tree, r.tree(), fstree.Exact, "the tree that comes back", "the tree after the move")
+	if p := r.sub.HeldProblems(s.tree); len(p) > 0 {
+		r.fatalf("what was held over the move:\n  %s", strings.Join(p, "\n  "))
+	}
+	r.dropQuietly()
+	r.setPlain(s.plain)
+	r.compare()
+}
+
+func (r *Run) undoOrRedo(name string, from, to *[]*state, do func() error) {
+	if len(*from) == 0 {
+		return
+	}
+	r.compare()
+	n := len(*from) - 1
+	s := (*from)[n]
+	r.note("%s", name)
+	r.check(do(), name)
+	*to = append(*to, r.now(""))
+	*from = (*from)[:n]
+	r.arrive(s)
+	r.under = s
+}
+
+func (r *Run) reopen() {
+	r.note("reopen")
+	r.endWatches()
+	r.compare()
+	r.sub.DropSlots()
+	r.plain.DropSlots()
+	r.check(r.sub.Reopen(), "reopen")
+	got := r.tree()
+	for _, e := range got.Entries {
+		if old := r.lastTree.Entries[e.Path]; old != nil {
+			e.Dev = old.Dev // a new mount is a new device
+		}
+	}
+	for _, s := range r.states {
+		for _, e := range s.tree.Entries {
+			e.Dev = got.Entries["."].Dev
+		}
+	}
+	r.same(r.lastTree, got, fstree.Exact, "the tree before closing", "the tree after opening again")
+	r.lastTree, r.lastPlain = nil, nil
+}
+
+// checkStates holds every sealed state that has a name against what it was.
+func (r *Run) checkStates() {
+	for _, s := range r.reachable() {
+		got, err := r.sub.At(s.ref)
+		r.check(err, "look at "+s.ref)
+		for p, e := range got.Entries {
+			if w := s.tree.Entries[p]; w != nil {
+				e.Dev = w.Dev
+			}
+		}
+		r.same(s.tree, got, r.opt.At, fmt.Sprintf("%s when it was sealed", s.ref), fmt.Sprintf("%s now", s.ref))
+	}
+}

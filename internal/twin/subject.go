@@ -1,0 +1,100 @@
+package twin
+
+import (
+	"fmt"
+
+	"pgregory.net/rapid"
+
+	"github.com/rewindfs/rewindfs/internal/fsops"
+	"github.com/rewindfs/rewindfs/internal/fstree"
+)
+
+// Subject is the file system under test, on one branch.
+type Subject interface {
+	fsops.Target
+	// Tree describes what it shows now.
+	Tree() (*fstree.Tree, error)
+	// Seen reads a held directory to its end, as fsops.Dir.Seen.
+	Seen(slot int) ([]string, bool)
+	// DropSlots lets go of what is held.
+	DropSlots()
+	// HeldProblems says how what is held contradicts tree, which the subject
+	// has just been rolled back to.
+	HeldProblems(tree *fstree.Tree) []string
+	History
+}
+
+// History is the part of a subject that moves between states. A reference names
+// a sealed state.
+type History interface {
+	// Seal makes a checkpoint.
+	Seal() (ref string, err error)
+	// Move goes back (or forth) to a checkpoint. left names the state that was
+	// left, if the subject can go there again by name.
+	Move(ref string) (left string, err error)
+	// Undo takes back the newest move, Redo the newest undo.
+	Undo() error
+	Redo() error
+	// Reopen closes everything and opens it again.
+	Reopen() error
+	// At describes a checkpoint without moving there.
+	At(ref string) (*fstree.Tree, error)
+}
+
+// Step is an operation or, when Ctl is set, a move in history.
+type Step struct {
+	Op   fsops.Op
+	Ctl  Ctl
+	Pick int // chooses among the states
+}
+
+// GoString keeps rapid's reports short.
+func (s Step) GoString() string {
+	if s.Ctl != "" {
+		return fmt.Sprintf("{%s %d}", s.Ctl, s.Pick)
+	}
+	return s.Op.String()
+}
+
+// Ctl is a move in history.
+type Ctl string
+
+// The moves in history.
+const (
+	Seal   Ctl = "seal"
+	Move   Ctl = "move"
+	Undo   Ctl = "undo"
+	Redo   Ctl = "redo"
+	Reopen Ctl = "reopen"
+)
+
+// Plan says what Steps draws.
+type Plan struct {
+	Ops    fsops.GenOptions
+	Lo, Hi int         // how many operations
+	Chance map[Ctl]int // of each move, in 1000 steps
+}
+
+// controls makes the choice independent of map order.
+var controls = []Ctl{Seal, Move, Undo, Redo, Reopen}
+
+// Steps draws sequences.
+func Steps(p Plan) *rapid.Generator[[]Step] {
+	ops := fsops.GenSequence(p.Ops, p.Lo, p.Hi)
+	return rapid.Custom(func(t *rapid.T) []Step {
+		var out []Step
+		for _, o := range ops.Draw(t, "ops") {
+			s := Step{Op: o}
+			n := 999 - fsops.Uniform(t, 1000) // small draws, which rapid shrinks to, are operations
+			for _, c := range controls {
+				if n < p.Chance[c] {
+					s = Step{Ctl: c, Pick: fsops.Uniform(t, 1000)}
+					break
+				}
+				n -= p.Chance[c]
+			}
+			out = append(out, s)
+		}
+		return out
+	})
+}

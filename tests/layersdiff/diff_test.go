@@ -1,0 +1,54 @@
+package layersdiff
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/rewindfs/rewindfs/internal/fsops"
+	"github.com/rewindfs/rewindfs/internal/fstree"
+	"github.com/rewindfs/rewindfs/internal/twin"
+)
+
+func TestMain(m *testing.M) {
+	syscall.Umask(0)
+	os.Exit(m.Run())
+}
+
+func runSteps(t *testing.T, plan twin.Plan, seed, count int) {
+	w := newWorld(t)
+	top := fstree.FastTemp(t)
+	n := 0
+	seq := twin.FromEnv(t, twin.Sequences{Seed: seed, Count: count}, "REWINDFS_TEST_CHECKS")
+	twin.Check(t, seq, twin.Steps(plan), func(tb twin.TB, steps []twin.Step) {
+		n++
+		scratch := fmt.Sprintf("%s/%d", top, n)
+		if err := os.Mkdir(scratch, 0o755); err != nil {
+			tb.Fatalf("%v", err)
+		}
+		defer os.RemoveAll(scratch)
+		name, b, err := w.newBranch()
+		if err != nil {
+			tb.Fatalf("make a branch: %v", err)
+		}
+		s := &subject{target: target{b: b}, w: w, name: name}
+		r := twin.New(tb, s, twin.Options{Base: w.base, BaseRef: "0", Scratch: scratch, Every: 8, AnyLine: true, At: fstree.Exact})
+		defer r.Close()
+		r.Do(steps)
+	})
+}
+
+// TestOperations runs operations alone.
+func TestOperations(t *testing.T) {
+	runSteps(t, twin.Plan{Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 60}, 1, 400)
+}
+
+// TestCheckpointsAndRollbacks seals, moves the head back and forth and reopens
+// the store between operations.
+func TestCheckpointsAndRollbacks(t *testing.T) {
+	runSteps(t, twin.Plan{
+		Ops: fsops.GenOptions{Held: true}, Lo: 30, Hi: 120,
+		Chance: map[twin.Ctl]int{twin.Seal: 40, twin.Move: 25, twin.Undo: 12, twin.Redo: 8, twin.Reopen: 4},
+	}, 1, 1000)
+}

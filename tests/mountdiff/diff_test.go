@@ -1,0 +1,67 @@
+package mountdiff
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/rewindfs/rewindfs/internal/fsops"
+	"github.com/rewindfs/rewindfs/internal/fstree"
+	"github.com/rewindfs/rewindfs/internal/mounttest"
+	"github.com/rewindfs/rewindfs/internal/twin"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(mounttest.Main(m))
+}
+
+func runSteps(t *testing.T, plan twin.Plan, seed, count int, args ...string) {
+	m := mounttest.New(t, mounttest.Options{Args: args})
+	top := t.TempDir() // on a disk file system: its answers are the model
+	n := 0
+	seq := twin.FromEnv(t, twin.Sequences{Seed: seed, Count: count}, "REWINDFS_TEST_MOUNT_CHECKS")
+	twin.Check(t, seq, twin.Steps(plan), func(tb twin.TB, steps []twin.Step) {
+		n++
+		scratch := fmt.Sprintf("%s/%d", top, n)
+		if err := os.Mkdir(scratch, 0o755); err != nil {
+			tb.Fatalf("%v", err)
+		}
+		defer os.RemoveAll(scratch)
+		if n > 1 {
+			m.Rollback("base")
+		}
+		s, err := newSubject(m, fmt.Sprintf("s%d", n))
+		if err != nil {
+			tb.Fatalf("%v", err)
+		}
+		defer func() { s.Dir.Close() }()
+		r := twin.New(tb, s, twin.Options{
+			Base: m.Base, BaseRef: "base", Scratch: scratch, Every: 10,
+			At: fstree.Fields{Nlink: true, Mtime: true, Ctime: true, Blocks: true},
+		})
+		defer r.Close()
+		r.Do(steps)
+	})
+}
+
+// TestOperations runs operations alone.
+func TestOperations(t *testing.T) {
+	runSteps(t, twin.Plan{Ops: fsops.GenOptions{Held: true, Maps: true}, Lo: 40, Hi: 120}, 1, 40)
+}
+
+// TestCheckpointsAndRollbacks moves through history between operations.
+func TestCheckpointsAndRollbacks(t *testing.T) {
+	runSteps(t, history(), 1, 60)
+}
+
+// TestWritebackCache is the same with the kernel's writeback cache.
+func TestWritebackCache(t *testing.T) {
+	runSteps(t, history(), 1001, 20, "--cache", "writeback")
+}
+
+func history() twin.Plan {
+	return twin.Plan{
+		Ops: fsops.GenOptions{Held: true, Maps: true}, Lo: 40, Hi: 140,
+		Chance: map[twin.Ctl]int{twin.Seal: 40, twin.Move: 30, twin.Undo: 15, twin.Redo: 10, twin.Reopen: 6},
+	}
+}

@@ -1,0 +1,148 @@
+package mountdiff
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/internal/fsops"
+	"github.com/rewindfs/rewindfs/internal/fstree"
+	"github.com/rewindfs/rewindfs/internal/mounttest"
+)
+
+// subject is a mount as twin.Subject. A reference is a checkpoint's label.
+type subject struct {
+	*fsops.Dir
+	m     *mounttest.Mount
+	label string // prefix of this sequence's labels
+	n     int
+}
+
+func newSubject(m *mounttest.Mount, label string) (*subject, error) {
+	d, err := fsops.NewDir(m.Dir)
+	return &subject{Dir: d, m: m, label: label}, err
+}
+
+// Tree implements twin.Subject.
+func (s *subject) Tree() (*fstree.Tree, error) { return fstree.Scan(s.m.Dir) }
+
+func (s *subject) cli(args ...string) error {
+	if r := s.m.Run(args...); r.Code != 0 {
+		return errors.New(r.String())
+	}
+	return nil
+}
+
+// Seal implements twin.Subject.
+func (s *subject) Seal() (string, error) {
+	s.n++
+	ref := fmt.Sprintf("%s-%d", s.label, s.n)
+	return ref, s.cli("checkpoint", ref)
+}
+
+// Move implements twin.Subject. What was left has no name of its own.
+func (s *subject) Move(ref string) (string, error) { return "", s.cli("rollback", ref) }
+
+// Undo implements twin.Subject.
+func (s *subject) Undo() error { return s.cli("undo") }
+
+// Redo implements twin.Subject.
+func (s *subject) Redo() error { return s.cli("redo") }
+
+// Reopen implements twin.Subject.
+func (s *subject) Reopen() error {
+	s.Dir.Close()
+	s.m.Remount()
+	var err error
+	s.Dir, err = fsops.NewDir(s.m.Dir)
+	return err
+}
+
+// At implements twin.Subject.
+func (s *subject) At(ref string) (*fstree.Tree, error) {
+	return fstree.Scan(s.m.Path(".rewind", "checkpoints", ref))
+}
+
+// HeldProblems implements twin.Subject. A file that was held over a rollback
+// shows what the tree has under its inode number, or it is stale or an orphan.
+func (s *subject) HeldProblems(now *fstree.Tree) []string {
+	byIno := map[uint64]*fstree.Entry{}
+	for _, e := range now.Entries {
+		byIno[e.Ino] = e
+	}
+	var out []string
+	for slot := range fsops.Slots {
+		if fd := s.HeldFile(slot); fd >= 0 {
+			if p := fileProblem(fd, byIno); p != "" {
+				out = append(out, p)
+			}
+		}
+		if ino := s.HeldMap(slot); ino != 0 {
+			if p := s.mapProblem(slot, byIno[ino]); p != "" {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+func fileProblem(fd int, byIno map[uint64]*fstree.Entry) string {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	if errors.Is(err, unix.ESTALE) {
+		// Which inode it was is not known any more; if it were in the tree,
+		// a descriptor of it would work.
+		return ""
+	}
+	if err != nil {
+		return fmt.Sprintf("fstat of a held file: %v", err)
+	}
+	want := byIno[st.Ino]
+	if want == nil {
+		if st.Nlink != 0 {
+			return fmt.Sprintf("held inode %d has no name after the rollback, but link count %d", st.Ino, st.Nlink)
+		}
+		return ""
+	}
+	p := make([]byte, want.Size+1)
+	f := os.NewFile(uintptr(mustDup(fd)), want.Path)
+	defer f.Close()
+	n, err := f.ReadAt(p, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Sprintf("read %q through a held descriptor: %v", want.Path, err)
+	}
+	got := fstree.HashBytes(p[:n])
+	mtime := fstree.Time{Sec: st.Mtim.Sec, Nsec: st.Mtim.Nsec}
+	ctime := fstree.Time{Sec: st.Ctim.Sec, Nsec: st.Ctim.Nsec}
+	if got != want.Hash || st.Size != want.Size || st.Mode != want.Mode || uint64(st.Nlink) != want.Nlink || mtime != want.Mtime || ctime != want.Ctime {
+		return fmt.Sprintf("%q through a held descriptor: size %d mode %o nlink %d mtime %v ctime %v content %s; at the checkpoint: size %d mode %o nlink %d mtime %v ctime %v content %s",
+			want.Path, st.Size, st.Mode, st.Nlink, mtime, ctime, got, want.Size, want.Mode, want.Nlink, want.Mtime, want.Ctime, want.Hash)
+	}
+	return ""
+}
+
+func mustDup(fd int) int {
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// mapProblem compares what a mapping shows with the file. SIGBUS (EFAULT here)
+// is right for what is gone, and behind the end.
+func (s *subject) mapProblem(slot int, want *fstree.Entry) string {
+	if want == nil || want.Size == 0 {
+		return ""
+	}
+	n := min(want.Size, fsops.MapLen)
+	shown := s.Do(fsops.Op{Kind: fsops.MRead, Slot: slot, Len: n})
+	read := s.Do(fsops.Op{Kind: fsops.Read, Path: want.Path, Len: n})
+	if shown.Errno != 0 || read.Errno != 0 || shown.Data != read.Data {
+		return fmt.Sprintf("a held mapping of %q shows %v, the file is %v", want.Path, shown, read)
+	}
+	return ""
+}

@@ -77,7 +77,7 @@ func (b *Branch) share(src Ino, soff int64, dst Ino, doff, n int64, kill bool) (
 	if err != nil {
 		return 0, err
 	}
-	exts, n := shareable(l, soff, n)
+	exts, n := shareable(l, soff, l.hi-soff)
 	if n == 0 {
 		return 0, nil
 	}

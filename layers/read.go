@@ -31,9 +31,42 @@ func (v *View) extents(ino Ino, region uint64) ([]extent, error) {
 	return xs, nil
 }
 
+// regions calls fn for the regions of ino from first to last (inclusive) that have
+// explicit extents v sees, in order, until fn returns false. Its work is that of
+// the records there are, not of the size of the file.
+func (v *View) regions(ino Ino, first, last uint64, fn func(region uint64, xs []extent) bool) error {
+	var bad error
+	seen, any := uint64(0), false
+	from := kv.ExtentPrefix(uint64(ino), first)
+	err := v.t.db.Scan(kv.ExtentInoPrefix(uint64(ino)), from, func(k, val []byte) bool {
+		_, region, l, ok := kv.ParseExtent(k)
+		if !ok {
+			bad = fmt.Errorf("extent key %x: %w", k, ErrCorrupt)
+			return false
+		}
+		if region > last {
+			return false
+		}
+		if (any && region == seen) || !v.anc.has(Layer(l)) {
+			return true
+		}
+		seen, any = region, true
+		var xs []extent
+		if xs, bad = decodeExtents(region, val); bad != nil {
+			return false
+		}
+		return fn(region, xs)
+	})
+	if err = errors.Join(err, bad); err != nil {
+		return fmt.Errorf("read extents of inode %d: %w", ino, err)
+	}
+	return nil
+}
+
 // layout is where the bytes of a range of a file come from, computed with the
 // tree locked and then read without the lock: chunks and the base do not change.
 type layout struct {
+	hi     int64    // the range ends here
 	exts   []extent // sorted; what none covers is the base's below limit, else zero
 	path   string   // of the base file, if its bytes are needed
 	limit  int64
@@ -42,10 +75,14 @@ type layout struct {
 	node   *node
 }
 
-// plan computes the layout of [lo, hi) of n. With p, pending bytes are copied to
-// it at once (p starts at lo) and their ranges come out as extents of kind 0.
+// maxLayout bounds the extents of one layout, so that a huge file is laid out in parts.
+const maxLayout = 4096
+
+// plan computes the layout of [lo, hi) of n, or of a shorter range where there are
+// very many extents. With p, pending bytes are copied to it at once (p starts at
+// lo) and their ranges come out as extents of kind 0.
 func (v *View) plan(n *node, lo, hi int64, p []byte) (*layout, error) {
-	l := &layout{node: n}
+	l := &layout{node: n, hi: hi}
 	if n.rec == nil {
 		l.path, l.limit, l.mark = n.path(), hi, n.mark
 		return l, nil
@@ -54,16 +91,30 @@ func (v *View) plan(n *node, lo, hi int64, p []byte) (*layout, error) {
 	if rec.origin != nil {
 		l.path, l.limit, l.origin = rec.origin.path, rec.limit, rec.origin
 	}
-	for region := uint64(lo / regionSize); region < rec.regions && int64(region)*regionSize < hi; region++ {
-		xs, err := v.extents(n.ino, region)
-		if err != nil {
-			return nil, err
-		}
-		l.exts = append(l.exts, slice(xs, lo, hi)...)
+	first, last := uint64(lo/regionSize), uint64((hi-1)/regionSize)
+	var err error
+	switch {
+	case lo >= hi || first >= rec.regions:
+	case first == last:
+		var xs []extent
+		xs, err = v.extents(n.ino, first)
+		l.exts = slice(xs, lo, hi)
+	default:
+		err = v.regions(n.ino, first, last, func(region uint64, xs []extent) bool {
+			if len(l.exts) >= maxLayout {
+				l.hi = int64(region) * regionSize
+				return false
+			}
+			l.exts = append(l.exts, slice(xs, lo, hi)...)
+			return true
+		})
+	}
+	if err != nil {
+		return nil, err
 	}
 	for _, pd := range v.visiblePending(n.ino) {
 		for _, s := range pd.segs {
-			from, to := max(lo, s.off), min(hi, s.end(), rec.size)
+			from, to := max(lo, s.off), min(l.hi, s.end(), rec.size)
 			if from >= to {
 				continue
 			}
@@ -99,6 +150,7 @@ func (v *View) ReadAt(ino Ino, p []byte, off int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	p = p[:l.hi-off]
 	if n.rec == nil && l.origin == nil {
 		return v.readBase(l, p, off)
 	}
@@ -218,15 +270,18 @@ func preadFull(fd int, p []byte, off int64) (int, error) {
 // only knows how many the base file had. Pending bytes count as the extents they
 // will be, so that cutting them changes nothing.
 func (v *View) allocated(ino Ino, rec *inode) (int64, error) {
-	l, err := v.plan(&node{ino: ino, rec: rec}, 0, rec.size, nil)
-	if err != nil {
-		return 0, err
-	}
 	n := rec.blocks * 512
-	for _, x := range l.exts {
-		if x.kind != kindHole {
-			n += x.n
+	for at := int64(0); at < rec.size; {
+		l, err := v.plan(&node{ino: ino, rec: rec}, at, rec.size, nil)
+		if err != nil {
+			return 0, err
 		}
+		for _, x := range l.exts {
+			if x.kind != kindHole {
+				n += x.n
+			}
+		}
+		at = l.hi
 	}
 	return n, nil
 }
@@ -248,16 +303,15 @@ func (v *View) Seek(ino Ino, off int64, whence int) (int64, error) {
 		return 0, unix.ENXIO
 	}
 	for at := off; at < a.Size; {
-		// One region at a time: a file of many regions is mostly not looked at to its end.
-		hi := min(a.Size, (at/regionSize+1)*regionSize)
-		if n.rec == nil {
-			hi = a.Size
+		l, err := v.plan(n, at, a.Size, nil)
+		if err != nil {
+			return 0, err
 		}
-		found, err := v.seekIn(n, at, hi, whence)
+		found, err := v.t.seekIn(l, at, whence)
 		if err != nil || found >= 0 {
 			return found, err
 		}
-		at = hi
+		at = l.hi
 	}
 	if whence == unix.SEEK_HOLE {
 		return a.Size, nil
@@ -265,24 +319,20 @@ func (v *View) Seek(ino Ino, off int64, whence int) (int64, error) {
 	return 0, unix.ENXIO
 }
 
-// seekIn looks for data or a hole within [lo, hi); -1 when there is none.
-func (v *View) seekIn(n *node, lo, hi int64, whence int) (int64, error) {
-	l, err := v.plan(n, lo, hi, nil)
-	if err != nil {
-		return 0, err
-	}
+// seekIn looks for data or a hole within a layout that begins at lo; -1 when there is none.
+func (t *Tree) seekIn(l *layout, lo int64, whence int) (int64, error) {
 	at := lo
-	check := func(isData bool, from int64) bool { return isData == (whence == unix.SEEK_DATA) && from < hi }
+	check := func(isData bool, from int64) bool { return isData == (whence == unix.SEEK_DATA) && from < l.hi }
 	gap := func(to int64) (int64, error) { // [at, to) is not covered: base below limit, hole above
 		if at >= to {
 			return -1, nil
 		}
 		mid := min(to, max(at, l.limit))
-		if l.path == "" && l.origin == nil && n.rec != nil {
+		if l.path == "" {
 			mid = at
 		}
 		if at < mid {
-			found, err := v.t.seekBase(l, at, mid, whence)
+			found, err := t.seekBase(l, at, mid, whence)
 			if err != nil || found >= 0 {
 				return found, err
 			}
@@ -301,7 +351,7 @@ func (v *View) seekIn(n *node, lo, hi int64, whence int) (int64, error) {
 		}
 		at = x.end()
 	}
-	return gap(hi)
+	return gap(l.hi)
 }
 
 // seekBase asks the base file for data or a hole within [lo, hi); -1 for none.

@@ -116,16 +116,15 @@ func (o *op) resize(n *node, rec *inode, size int64) error {
 // trimRegions drops the extents at and behind size.
 func (o *op) trimRegions(ino Ino, rec *inode, size int64) error {
 	first := uint64(size / regionSize)
-	for region := first; region < rec.regions; region++ {
-		xs, err := o.b.extents(ino, region)
-		if err != nil {
-			return err
-		}
+	if first >= rec.regions {
+		return nil
+	}
+	return o.b.regions(ino, first, rec.regions, func(region uint64, xs []extent) bool {
 		if kept := trim(xs, size); len(xs) > 0 {
 			o.batch.Put(kv.Extent(uint64(ino), region, uint64(o.b.layer)), encodeExtents(region, kept))
 		}
-	}
-	return nil
+		return true
+	})
 }
 
 // trimPending drops the runs behind size; prepareSize left none across it. A cut
@@ -207,27 +206,36 @@ func (b *Branch) Fallocate(ino Ino, mode uint32, off, length int64, kill bool) e
 	return o.commit()
 }
 
-// zero makes [lo, hi) read as zeros: over the base's bytes lie holes, elsewhere
-// the extents go.
+// zero makes [lo, hi) read as zeros: holes lie over what is there, the base's bytes
+// included. Base bytes up to their end are rather given up for good.
 func (o *op) zero(n *node, rec *inode, lo, hi int64) error {
 	if lo >= hi {
 		return nil
 	}
 	rec.flags |= flagSparse
-	last := uint64((hi - 1) / regionSize)
-	based := rec.origin != nil && rec.limit > lo
-	if based {
-		rec.regions = max(rec.regions, min(last, uint64((rec.limit-1)/regionSize))+1)
+	if rec.limit > lo && rec.limit <= hi {
+		rec.limit = lo
 	}
-	for region := uint64(lo / regionSize); region <= last && region < rec.regions; region++ {
-		start := int64(region) * regionSize
+	hole := func(region uint64, xs []extent) bool {
+		from, to := max(lo, int64(region)*regionSize), min(hi, int64(region+1)*regionSize)
+		xs = overlay(xs, extent{off: from, n: to - from, kind: kindHole})
+		o.batch.Put(kv.Extent(uint64(n.ino), region, uint64(o.b.layer)), encodeExtents(region, xs))
+		return true
+	}
+	first, last := uint64(lo/regionSize), uint64((hi-1)/regionSize)
+	if rec.limit <= lo { // no base bytes: only records matter
+		if first >= rec.regions {
+			return nil
+		}
+		return o.b.regions(n.ino, first, last, hole)
+	}
+	rec.regions = max(rec.regions, last+1)
+	for region := first; region <= last; region++ {
 		xs, err := o.b.extents(n.ino, region)
 		if err != nil {
 			return err
 		}
-		from, to := max(lo, start), min(hi, start+regionSize)
-		xs = overlay(xs, extent{off: from, n: to - from, kind: kindHole})
-		o.batch.Put(kv.Extent(uint64(n.ino), region, uint64(o.b.layer)), encodeExtents(region, xs))
+		hole(region, xs)
 	}
 	return nil
 }

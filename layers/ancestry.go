@@ -1,5 +1,7 @@
 package layers
 
+import "slices"
+
 // ancestry is the set of layers a view sees: its own and all below, as disjoint
 // intervals, newest first. A chain without rollbacks is one interval, so asking
 // costs the same at layer 10 and at layer 10,000.
@@ -29,20 +31,36 @@ func (a ancestry) grow(l Layer) ancestry {
 	return append(ancestry{{l, l}}, a...)
 }
 
-// ancestry walks up from l. The caller holds t.mu.
+// ancestry returns the ancestry of l. It never changes, so the last few asked for
+// are remembered. The caller holds t.mu for writing.
 func (t *Tree) ancestry(l Layer) ancestry {
+	if a, ok := t.ancestries[l]; ok {
+		return a
+	}
+	if len(t.ancestries) >= maxAncestries {
+		clear(t.ancestries)
+	}
+	a := t.walkUp(l)
+	t.ancestries[l] = a
+	return a
+}
+
+const maxAncestries = 64
+
+func (t *Tree) walkUp(l Layer) ancestry {
 	var chain []Layer
 	for ; l != BaseLayer; l = t.layers[l].parent {
 		chain = append(chain, l)
 	}
-	var a ancestry
+	var a ancestry // oldest interval first
 	for i := len(chain) - 1; i >= 0; i-- {
-		if len(a) > 0 && a[0].hi+1 == chain[i] {
-			a[0].hi = chain[i]
+		if k := len(a) - 1; k >= 0 && a[k].hi+1 == chain[i] {
+			a[k].hi = chain[i]
 		} else {
-			a = append(ancestry{{chain[i], chain[i]}}, a...)
+			a = append(a, interval{chain[i], chain[i]})
 		}
 	}
+	slices.Reverse(a)
 	return a
 }
 

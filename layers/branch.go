@@ -340,6 +340,9 @@ func (b *Branch) differing(m *Moved) error {
 // fileNames adds the known names of the regular files in m that the kernel may know.
 func (b *Branch) fileNames(m *Moved) error {
 	for _, ino := range m.Inos {
+		for k := range b.links[ino] {
+			m.Names = append(m.Names, k)
+		}
 		n := b.nodes[ino]
 		switch {
 		case n == nil || n.gone || n.orphan:

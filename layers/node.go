@@ -87,6 +87,7 @@ func (v *View) place(n, dir *node, name string) {
 func (v *View) drop(n *node) {
 	for n != nil && n.refs == 0 && n.kids == 0 && n.ino != RootIno && v.nodes[n.ino] == n {
 		delete(v.nodes, n.ino)
+		delete(v.links, n.ino)
 		if n.dir != nil {
 			v.t.listed -= len(n.dir.base)
 			n.dir.base = nil

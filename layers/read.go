@@ -145,13 +145,14 @@ func (v *View) ReadAt(ino Ino, p []byte, off int64) (int, error) {
 		}
 		p = p[:min(int64(len(p)), n.rec.size-off)]
 	}
+	based := n.rec == nil
 	l, err := v.plan(n, off, off+int64(len(p)), p)
 	v.t.mu.RUnlock()
 	if err != nil {
 		return 0, err
 	}
 	p = p[:l.hi-off]
-	if n.rec == nil && l.origin == nil {
+	if based {
 		return v.readBase(l, p, off)
 	}
 	return len(p), v.t.fill(l, p, off)

@@ -46,6 +46,9 @@ type Tree struct {
 	mu        sync.RWMutex
 	layers    map[Layer]*layerRec
 	nextLayer Layer
+
+	ancestries map[Layer]ancestry // some of them
+
 	nextIno   Ino // next number to give out
 	inoLimit  Ino // numbers below are reserved in the store
 	branches  map[string]*Branch
@@ -65,13 +68,14 @@ type Tree struct {
 func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 	t := &Tree{
 		db: db, chunks: chunks, base: base, log: o.Logger, now: o.Now, drifted: o.Drifted,
-		layers:   map[Layer]*layerRec{},
-		branches: map[string]*Branch{},
-		views:    map[*View]struct{}{},
-		copied:   map[Ino]struct{}{},
-		pend:     map[Ino][]*pending{},
-		cutWake:  make(chan struct{}, 1),
-		stop:     make(chan struct{}),
+		layers:     map[Layer]*layerRec{},
+		ancestries: map[Layer]ancestry{},
+		branches:   map[string]*Branch{},
+		views:      map[*View]struct{}{},
+		copied:     map[Ino]struct{}{},
+		pend:       map[Ino][]*pending{},
+		cutWake:    make(chan struct{}, 1),
+		stop:       make(chan struct{}),
 	}
 	if t.log == nil {
 		t.log = slog.Default()

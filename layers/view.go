@@ -22,10 +22,11 @@ type View struct {
 	anc    ancestry // of layer
 	nodes  map[Ino]*node
 	root   *node
+	links  map[Ino]map[NameKey]struct{} // names by which base files of several were found
 }
 
 func (t *Tree) newView(l Layer) *View {
-	v := &View{t: t, layer: l, anc: t.ancestry(l), nodes: map[Ino]*node{}}
+	v := &View{t: t, layer: l, anc: t.ancestry(l), nodes: map[Ino]*node{}, links: map[Ino]map[NameKey]struct{}{}}
 	v.root = &node{ino: RootIno, inb: true}
 	v.nodes[RootIno] = v.root
 	return v
@@ -60,7 +61,7 @@ func (v *View) Close() {
 		}
 	}
 	delete(v.t.views, v)
-	v.nodes = map[Ino]*node{RootIno: v.root}
+	v.nodes, v.links = map[Ino]*node{RootIno: v.root}, nil
 	v.root.dir = nil
 }
 
@@ -323,6 +324,12 @@ func (v *View) fromBase(dn *node, name, p string, st *baseStat) (*node, error) {
 		}
 	}
 	n.gone = false
+	if st.nlink > 1 && !st.isDir() {
+		if v.links[ino] == nil {
+			v.links[ino] = map[NameKey]struct{}{}
+		}
+		v.links[ino][NameKey{dn.ino, name}] = struct{}{}
+	}
 	if n.rec == nil {
 		n.mark = st.mark()
 		if !n.inb || n.bdir != dn || n.bname != name {

@@ -91,7 +91,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 			return nil, fmt.Errorf("open tree: %w", err)
 		}
 	}
-	if err := t.cutAll(); err != nil {
+	if err := t.cutWhatFits(); err != nil {
 		return nil, fmt.Errorf("open tree: store what was written before the last stop: %w", err)
 	}
 	t.stopped.Add(1)
@@ -103,7 +103,18 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 func (t *Tree) Close() error {
 	close(t.stop)
 	t.stopped.Wait()
-	return t.cutAll()
+	return t.cutWhatFits()
+}
+
+// cutWhatFits cuts everything pending, or on a full disk as much as there is room
+// for: the rest stays in the log, where it is as safe.
+func (t *Tree) cutWhatFits() error {
+	err := t.cutAll()
+	if errors.Is(err, unix.ENOSPC) {
+		t.log.Warn("the disk is full: some written bytes stay in the log", "error", err)
+		return nil
+	}
+	return err
 }
 
 const (

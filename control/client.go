@@ -256,7 +256,7 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values, cont
 		case errors.As(err, &e):
 			return nil, e
 		case errors.Is(err, context.DeadlineExceeded):
-			return nil, fmt.Errorf("the daemon behind %s did not answer %s in time: %w", c.Socket, path, context.DeadlineExceeded)
+			return nil, fmt.Errorf("the daemon behind %s did not answer %s in time (if it hangs: rewindfs unmount --force): %w", c.Socket, path, context.DeadlineExceeded)
 		}
 		return nil, fmt.Errorf("call %s: %w", path, err)
 	}

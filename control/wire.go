@@ -73,6 +73,9 @@ type Status struct {
 	MemoryBytes      uint64            `json:"memory_bytes"`
 	Undo             int               `json:"undo"` // head movements that undo can take back
 	Redo             int               `json:"redo"`
+	BaseB64          string            `json:"base_b64,omitempty"` // as path_b64, likewise below
+	MountpointB64    string            `json:"mountpoint_b64,omitempty"`
+	StoreB64         string            `json:"store_b64,omitempty"`
 }
 
 // Cache counts what the daemon holds in memory.

@@ -82,6 +82,7 @@ func (s *Session) seal(ctx context.Context, e journal.Entry) (journal.Entry, tim
 	if err := s.barrier(ctx); err != nil {
 		return e, 0, err
 	}
+	flushed := time.Since(start)
 	var op journal.Op
 	_, err := s.branch.Seal(func(b *kv.Batch, sealed layers.Sealed) (err error) {
 		e.Layer, e.Parent = uint64(sealed.Layer), uint64(sealed.Parent)
@@ -102,7 +103,7 @@ func (s *Session) seal(ctx context.Context, e journal.Entry) (journal.Entry, tim
 	took := time.Since(start)
 	s.stats.checkpoints.Add(1)
 	s.stats.checkpointNS.Add(int64(took))
-	s.log.Info("checkpoint", "label", e.Label, "id", e.ID, "layer", e.Layer, "changed_paths", e.ChangedPaths, "took", took)
+	s.log.Info("checkpoint", "label", e.Label, "id", e.ID, "layer", e.Layer, "changed_paths", e.ChangedPaths, "took", took, "barrier", flushed)
 	return e, took, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/journal"
 	"github.com/rewindfs/rewindfs/kv"
 )
 
@@ -82,7 +83,8 @@ func otherBase(format string, args ...any) error {
 	return &control.Error{Code: control.CodeConflict, Message: fmt.Sprintf(format, args...)}
 }
 
-// raiseGeneration makes calls that were prepared for an earlier daemon stale.
+// raiseGeneration makes calls that were prepared for an earlier daemon stale, and
+// notes the mount in the operation log.
 func (s *Session) raiseGeneration() (uint64, error) {
 	key := kv.Meta(generationKey + s.o.Branch)
 	v, ok, err := s.db.Get(key)
@@ -99,8 +101,14 @@ func (s *Session) raiseGeneration() (uint64, error) {
 	var batch kv.Batch
 	batch.UseReserve()
 	batch.Put(key, binary.BigEndian.AppendUint64(nil, gen))
-	if err := s.db.Apply(&batch); err != nil {
+	head, parent := uint64(s.branch.HeadLayer()), uint64(s.branch.Parent())
+	op, err := s.journal.StageOp(&batch, journal.Op{Kind: journal.OpMount, Branch: s.o.Branch, From: head, To: parent, Open: head})
+	if err == nil {
+		err = s.db.Apply(&batch)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("raise the generation: %w", err)
 	}
+	s.journal.Commit(nil, &op)
 	return gen, nil
 }

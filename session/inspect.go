@@ -22,6 +22,8 @@ func (s *Session) Status(context.Context, *control.None) (*control.Status, error
 		Head: s.head(), Checkpoints: s.journal.Count(s.line), ChangedPaths: s.branch.Changed(),
 		Requests: s.mount.Counters(), Drift: []control.Drift{},
 		CacheMode: s.o.CacheMode, StartedAt: s.record.StartedAt, Version: s.o.Version,
+		BaseB64: control.NameOf(s.o.Base).PathB64, MountpointB64: control.NameOf(s.o.Mountpoint).PathB64,
+		StoreB64: control.NameOf(s.o.Store).PathB64,
 	}
 	if s.alive() != nil {
 		st.State = StateStopping

@@ -72,11 +72,12 @@ func unescapeMount(s string) string {
 	return b.String()
 }
 
-// deadAt reports whether path is a mount whose daemon is gone: every access
-// answers ENOTCONN at once. Behind a daemon that lives but hangs it waits.
+// deadAt reports whether path is a mount whose daemon is gone. The kernel answers
+// much from its caches, also for a dead mount; statfs(2) always asks. Behind a daemon
+// that lives but hangs it waits.
 func deadAt(path string) bool {
-	var st syscall.Stat_t
-	return errors.Is(syscall.Lstat(path, &st), syscall.ENOTCONN)
+	var st syscall.Statfs_t
+	return errors.Is(syscall.Statfs(path, &st), syscall.ENOTCONN)
 }
 
 // Probe says whether the mount at path is "dead", "live", or "hanging" when it
@@ -116,8 +117,9 @@ const maxStacked = 32
 func ClearDead(path string) (bool, error) {
 	cleared := false
 	for range maxStacked {
-		if !deadAt(path) {
-			return cleared, nil
+		on, err := mounted(path)
+		if err != nil || !on || Probe(path) != StateDead {
+			return cleared, err
 		}
 		if err := detach(path); err != nil {
 			return cleared, fmt.Errorf("clear the dead mount at %s: %w (by hand: fusermount3 -uz %s)", path, err, path)
@@ -127,8 +129,9 @@ func ClearDead(path string) (bool, error) {
 	return cleared, fmt.Errorf("clear the dead mount at %s: another one is under it each time", path)
 }
 
-// mntDetach and umountNofollow are MNT_DETACH and UMOUNT_NOFOLLOW of umount2(2).
+// MNT_FORCE, MNT_DETACH and UMOUNT_NOFOLLOW of umount2(2).
 const (
+	mntForce       = 1
 	mntDetach      = 2
 	umountNofollow = 8
 )
@@ -162,16 +165,27 @@ func CutOff(path string) error {
 		return err
 	}
 	for _, m := range all {
-		if m.Path != path {
-			continue
-		}
-		_, minor, _ := strings.Cut(m.Device, ":")
-		if err := os.WriteFile(connections+"/"+minor+"/abort", []byte("1"), 0o200); err != nil {
-			return fmt.Errorf("end the connection of %s: %w (by hand: end the daemon with kill -9)", path, err)
+		if m.Path == path {
+			err = abort(&m)
 		}
 	}
-	if err := detach(path); err != nil && !errors.Is(err, syscall.EINVAL) {
-		return fmt.Errorf("unmount %s: %w", path, err)
+	// Detached in any case: then at least nobody new runs into it.
+	if derr := detach(path); derr != nil && !errors.Is(derr, syscall.EINVAL) {
+		err = errors.Join(err, fmt.Errorf("unmount %s: %w", path, derr))
 	}
-	return nil
+	return err
+}
+
+// abort ends the connection of m through the kernel's control files or, where they
+// are not mounted, by a forced unmount.
+func abort(m *MountPoint) error {
+	_, minor, _ := strings.Cut(m.Device, ":")
+	err := os.WriteFile(connections+"/"+minor+"/abort", []byte("1"), 0o200)
+	if err == nil || Probe(m.Path) == StateDead {
+		return nil
+	}
+	if ferr := syscall.Unmount(m.Path, mntForce|umountNofollow); ferr == nil || errors.Is(ferr, syscall.EBUSY) {
+		return nil // aborted, even if it is too busy to go
+	}
+	return fmt.Errorf("end the connection of %s: %w (ending the daemon with kill -9 does it)", m.Path, err)
 }

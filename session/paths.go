@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/zeebo/blake3"
 )
@@ -32,15 +34,24 @@ func DefaultStore(root, base string) string {
 	return filepath.Join(root, storeName(base)+"-"+shortHash(base))
 }
 
-// storeName is the last part of path as a name for people.
+// storeName is the last part of path as a name for people: without what does not
+// print, and short enough to take a hash behind it.
 func storeName(path string) string {
 	name := filepath.Base(path)
 	if name == "/" || name == "." {
 		return "root"
 	}
-	// A name of 255 bytes leaves no room for the hash.
 	if len(name) > 200 {
-		name = strings.ToValidUTF8(name[:200], "")
+		name = name[:200]
+	}
+	name = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '_'
+		}
+		return r
+	}, name)
+	if name[0] == '-' {
+		name = "_" + name[1:]
 	}
 	return name
 }

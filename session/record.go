@@ -1,13 +1,17 @@
 package session
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
+
+	"github.com/rewindfs/rewindfs/control"
 )
 
 // Files of a store directory.
@@ -48,47 +52,82 @@ type Record struct {
 	Version        string    `json:"version"`
 }
 
+// recordFile is a Record in JSON. Paths that are not UTF-8 come as base64, too.
+type recordFile struct {
+	Record
+	BaseB64       string `json:"base_b64,omitempty"`
+	MountpointB64 string `json:"mountpoint_b64,omitempty"`
+}
+
 // ReadRecord reads the record of the store; fs.ErrNotExist when there is none.
 func ReadRecord(store string) (*Record, error) {
 	b, err := os.ReadFile(filepath.Join(store, recordName))
 	if err != nil {
 		return nil, fmt.Errorf("read the session record: %w", err)
 	}
-	r := &Record{}
-	if err := json.Unmarshal(b, r); err != nil {
+	var r recordFile
+	if err := json.Unmarshal(b, &r); err != nil {
 		return nil, fmt.Errorf("read the session record of %s: %w", store, err)
 	}
 	if r.Format > recordFormat {
 		return nil, fmt.Errorf("the session record of %s is of format %d, this program knows %d: update rewindfs", store, r.Format, recordFormat)
 	}
-	return r, nil
+	var errs [2]error
+	r.Base, errs[0] = control.PathName{Path: r.Base, PathB64: r.BaseB64}.Bytes()
+	r.Mountpoint, errs[1] = control.PathName{Path: r.Mountpoint, PathB64: r.MountpointB64}.Bytes()
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("read the session record of %s: %w", store, err)
+	}
+	return &r.Record, nil
 }
 
 // write puts r into the store, whole or not at all.
 func (r *Record) write(store string) error {
 	r.Format = recordFormat
-	b, err := json.MarshalIndent(r, "", "  ")
+	b, err := json.MarshalIndent(recordFile{
+		Record: *r, BaseB64: control.NameOf(r.Base).PathB64, MountpointB64: control.NameOf(r.Mountpoint).PathB64,
+	}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the session record: %w", err)
 	}
 	return writeFile(filepath.Join(store, recordName), append(b, '\n'))
 }
 
-// writeFile replaces path with data by a rename, mode 0600.
+// writeFile replaces path with data by a rename, mode 0600. On a full disk it
+// writes over the old file, whose block is there already.
 func writeFile(path string, data []byte) error {
 	tmp := path + ".tmp"
 	err := os.WriteFile(tmp, data, 0o600)
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}
-	if err != nil {
-		rm := os.Remove(tmp)
-		if errors.Is(rm, fs.ErrNotExist) {
-			rm = nil
-		}
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), rm)
+	if err == nil {
+		return nil
 	}
-	return nil
+	rm := os.Remove(tmp)
+	if errors.Is(rm, fs.ErrNotExist) {
+		rm = nil
+	}
+	if errors.Is(err, syscall.ENOSPC) && overwrite(path, data) == nil {
+		return rm
+	}
+	return errors.Join(fmt.Errorf("write %s: %w", path, err), rm)
+}
+
+// overwrite puts data into the file at path, blanks behind it up to the old length.
+func overwrite(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err == nil {
+		if pad := st.Size() - int64(len(data)); pad > 0 {
+			data = append(bytes.Clone(data), bytes.Repeat([]byte(" "), int(pad))...)
+		}
+		_, err = f.WriteAt(data, 0)
+	}
+	return errors.Join(err, f.Close())
 }
 
 // makeStore makes the store directory, for its owner only, or checks that
@@ -133,7 +172,7 @@ func RemoveStore(store string) error {
 		return fmt.Errorf("%s is not a rewindfs store", store)
 	}
 	// The record goes last: until then the store can be named and destroyed again.
-	for _, name := range []string{packsName, kvName, logName, logName + oldLogSuffix, "control.sock", recordName + ".tmp", recordName} {
+	for _, name := range []string{packsName, kvName, logName, logName + oldLogSuffix, control.SocketName, recordName + ".tmp", recordName} {
 		if err := os.RemoveAll(filepath.Join(store, name)); err != nil {
 			return fmt.Errorf("delete the store: %w", err)
 		}

@@ -27,9 +27,7 @@ const (
 const pointerDir = ".stores"
 
 // pointer is the file that names a store elsewhere.
-type pointer struct {
-	Store string `json:"store"`
-}
+type pointer struct{ control.PathName }
 
 // Listed is a session as the registry knows it. For an orphan only Mountpoint
 // and Base, as far as the kernel tells, are set.
@@ -52,7 +50,7 @@ func (r *Registry) Add(store string) error {
 	if filepath.Dir(store) == r.root {
 		return nil
 	}
-	b, err := json.Marshal(pointer{store})
+	b, err := json.Marshal(pointer{control.NameOf(store)})
 	if err != nil {
 		return fmt.Errorf("remember the store %s: %w", store, err)
 	}
@@ -96,10 +94,12 @@ func (r *Registry) Sessions() ([]Listed, error) {
 	for _, e := range pointers {
 		b, err := os.ReadFile(filepath.Join(r.root, pointerDir, e.Name()))
 		var p pointer
-		if err != nil || json.Unmarshal(b, &p) != nil || !filepath.IsAbs(p.Store) {
+		if err != nil || json.Unmarshal(b, &p) != nil {
 			continue // not ours, or going away just now
 		}
-		add(p.Store)
+		if store, err := p.Bytes(); err == nil && filepath.IsAbs(store) {
+			add(store)
+		}
 	}
 	slices.SortStableFunc(out, func(a, b Listed) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
@@ -148,10 +148,10 @@ func (r *Registry) List(ctx context.Context) ([]Listed, error) {
 			continue
 		}
 		known[m.Path] = true
-		state := StateOrphan
-		if Probe(m.Path) == StateLive {
-			// Somebody's, perhaps another user's or another state root's.
-			state = StateLive
+		// A live one is somebody's: another user's, or of another state root.
+		state := Probe(m.Path)
+		if state == StateDead {
+			state = StateOrphan
 		}
 		all = append(all, Listed{Record: Record{Base: m.Source, Mountpoint: m.Path, State: state}})
 	}

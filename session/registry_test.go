@@ -88,7 +88,7 @@ func TestRecord(t *testing.T) {
 	if _, err := ReadRecord(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("none there: %v", err)
 	}
-	r := &Record{Name: "n", Base: "/b", Generation: 3}
+	r := &Record{Name: "n", Base: "/b\xff", Mountpoint: "/\xfe", Generation: 3}
 	if err := r.write(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -172,5 +172,10 @@ func TestDefaultStore(t *testing.T) {
 	}
 	if got := filepath.Base(DefaultStore("/r", "/"+strings.Repeat("é", 127))); len(got) > 255 {
 		t.Errorf("%d bytes", len(got))
+	}
+	for _, base := range []string{"/-x", "/a\nb", "/\xff", "/" + strings.Repeat("é", 127)} {
+		if name := storeName(base); checkName(name) != nil {
+			t.Errorf("%q would be called %q", base, name)
+		}
 	}
 }

@@ -112,6 +112,9 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 	}, s.mount.Swapped)
 	thaw()
 	if err != nil {
+		if op.N != 0 && uint64(s.branch.HeadLayer()) == op.Open {
+			s.journal.Commit(nil, &op) // applied all the same
+		}
 		return nil, apiError(fmt.Errorf("move the head: %w", err))
 	}
 	switch {

@@ -35,11 +35,15 @@ func (s *Session) Unmount(_ context.Context, r *control.UnmountRequest) (*contro
 	// No checkpoint or rollback may be half way.
 	s.heads.Lock()
 	defer s.heads.Unlock()
-	err := s.mount.Unmount(r.Lazy || r.Force)
+	var err error
+	if r.Force {
+		err = s.cutOff()
+	} else {
+		err = s.mount.Unmount(r.Lazy)
+	}
 	switch {
-	case err == nil:
-	case s.gone.Load(), s.alive() != nil && errors.Is(err, syscall.EINVAL):
-		// It is out of the tree already; Force may still have to end it.
+	case err == nil, s.gone.Load():
+	case errors.Is(err, syscall.EINVAL): // detached before, by us or with umount -l
 	case errors.Is(err, syscall.EBUSY):
 		busy := s.mount.Busy()
 		return nil, &control.Error{
@@ -53,8 +57,9 @@ func (s *Session) Unmount(_ context.Context, r *control.UnmountRequest) (*contro
 	}
 	s.setStopping("asked to unmount")
 	if r.Force {
-		if err := s.mount.Abort(); err != nil && !s.gone.Load() {
-			return nil, fmt.Errorf("cut off the mount: %w", err)
+		select {
+		case s.cut <- struct{}{}:
+		default: // told already
 		}
 	}
 	return &control.Unmounted{Mountpoint: s.o.Mountpoint, Store: s.o.Store, PID: os.Getpid()}, nil

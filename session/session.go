@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rewindfs/rewindfs/cas"
@@ -42,6 +43,8 @@ type Session struct {
 	// heads admits one checkpoint or head movement at a time.
 	heads sync.Mutex
 
+	cut chan struct{} // gets a token when the mount was cut off by force
+
 	mu       sync.Mutex
 	stopping bool          // guarded by mu
 	gone     atomic.Bool   // the mount has ended
@@ -64,7 +67,7 @@ func Open(o Options) (opened *Session, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Session{o: o, log: o.Logger, done: make(chan struct{})}
+	s := &Session{o: o, log: o.Logger, done: make(chan struct{}), cut: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.release())
@@ -124,8 +127,8 @@ func (s *Session) lockStore() (*Record, error) {
 // leaving is how long a daemon may take to end after its mount is gone.
 const leaving = 15 * time.Second
 
-// openDB opens the metadata of the store. A holder whose mount is gone is on its
-// way out, as after umount(8): it is waited for.
+// openDB opens the metadata of the store. A holder without a mount is waited for: it
+// is on its way out, as after umount(8), or about to mount.
 func (s *Session) openDB() (*kv.DB, error) {
 	for deadline := time.Now().Add(leaving); ; {
 		db, err := kv.Open(filepath.Join(s.o.Store, kvName), kv.Options{Logger: s.log})
@@ -134,13 +137,13 @@ func (s *Session) openDB() (*kv.DB, error) {
 			return db, err
 		}
 		rec, recErr := ReadRecord(s.o.Store)
-		if recErr != nil || rec.PID != held.PID {
-			return nil, err // it is only starting
+		if recErr != nil {
+			return nil, err
 		}
 		if on, mountErr := s.o.mounted(rec.Mountpoint); on || mountErr != nil {
 			return nil, err
 		}
-		if WaitExit(held.PID, time.Until(deadline)) != nil {
+		if werr := WaitExit(held.PID, leaving/200); werr != nil && !errors.Is(werr, ErrStillRunning) {
 			return nil, err
 		}
 	}
@@ -152,8 +155,12 @@ func storeError(store string, err error) error {
 	switch {
 	case errors.As(err, &held):
 		msg := fmt.Sprintf("the store %s is held by the daemon with pid %d", store, held.PID)
-		if rec, recErr := ReadRecord(store); recErr == nil && rec.PID == held.PID {
+		rec, recErr := ReadRecord(store)
+		if recErr == nil && rec.PID == held.PID {
 			msg += fmt.Sprintf(", mounted at %s: work there, or stop it with: rewindfs unmount %s", rec.Mountpoint, rec.Mountpoint)
+		}
+		if recErr == nil && rec.State == StateStopping {
+			msg = fmt.Sprintf("the store %s is held by the daemon with pid %d, which was detached and still serves what is open: end that, or cut it off with: rewindfs unmount --force -s %s", store, held.PID, store)
 		}
 		return &control.Error{Code: control.CodeStoreHeld, Message: msg, Details: map[string]any{"pid": held.PID, "store": store}}
 	case errors.Is(err, kv.ErrNewerFormat):
@@ -291,6 +298,9 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 			// unmount this comes when the last file is closed; until then it is served.
 			s.setStopping("the mount is gone")
 			done = true
+		case <-s.cut:
+			s.awaitEnd(ended)
+			done = true
 		case err := <-served:
 			s.log.Error("the control API ended; work goes on without it", "error", err)
 			served = nil
@@ -351,22 +361,36 @@ func (s *Session) takeDown(ended, force <-chan struct{}) {
 			}
 		}
 	}
-	if err := s.mount.Unmount(true); err != nil {
-		s.log.Error("unmount lazily", "error", err)
+	if err := s.cutOff(); err != nil {
+		s.log.Error("cut off the mount", "error", err)
 	}
-	// Detached: whoever still holds files open would keep it alive for ever.
+	s.awaitEnd(ended)
+}
+
+// cutOff ends the connection and detaches the mount, in this order: a detached mount
+// may not be reached any more. If the connection cannot be ended, the end of the process ends it.
+func (s *Session) cutOff() error {
 	if err := s.mount.Abort(); err != nil {
-		s.log.Error("end the connection", "error", err)
+		s.log.Warn("end the connection", "error", err)
 	}
+	err := s.mount.Unmount(true)
+	if errors.Is(err, syscall.EINVAL) || err != nil && s.gone.Load() {
+		return nil // it was detached before
+	}
+	return err
+}
+
+// awaitEnd gives requests that are being answered a moment to end.
+func (s *Session) awaitEnd(ended <-chan struct{}) {
 	select {
 	case <-ended:
 	case <-time.After(closing):
-		s.log.Error("the connection does not end; leaving it")
+		s.log.Warn("the connection ends with the process only")
 	}
 }
 
 // closing bounds how long calls that still run may keep the daemon.
-const closing = 5 * time.Second
+const closing = 2 * time.Second
 
 // release gives everything back in the reverse order of taking it. It serves a
 // session that opened only half way, too.
@@ -379,7 +403,7 @@ func (s *Session) release() error {
 		}
 	}
 	if s.mount != nil && !s.gone.Load() {
-		try("unmount", func() error { return s.mount.Unmount(true) })
+		try("unmount", s.cutOff)
 	}
 	if s.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closing)
@@ -403,7 +427,9 @@ func (s *Session) release() error {
 	}
 	if s.mount != nil {
 		s.record.State, s.record.PID = StateUnmounted, 0
-		try("write the session record", func() error { return s.record.write(s.o.Store) })
+		if err := s.record.write(s.o.Store); err != nil {
+			s.log.Warn("the record still says that the session is mounted", "error", err)
+		}
 	}
 	// kv flushes through the hook into chunks, so it is closed first; its lock is
 	// what others wait for, but they need nothing of what follows.

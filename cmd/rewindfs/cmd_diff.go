@@ -54,7 +54,6 @@ func (a *app) newDiff() *cobra.Command {
 	f.BoolVar(&o.nameStatus, "name-status", false, "letter, tab, path and nothing else")
 	f.BoolVar(&o.stat, "stat", false, "sizes before and after, and totals")
 	f.BoolVarP(&o.null, "null", "z", false, "with --name-status: end each field with NUL, names as they are")
-	cmd.MarkFlagsMutuallyExclusive("name-status", "stat")
 	return cmd
 }
 
@@ -65,6 +64,9 @@ type diffResult struct {
 }
 
 func (a *app) runDiff(ctx context.Context, o *diffOptions) error {
+	if o.nameStatus && o.stat {
+		return usagef("--name-status and --stat exclude each other")
+	}
 	if o.null && !o.nameStatus {
 		return usagef("-z goes with --name-status")
 	}

@@ -32,6 +32,10 @@ func (a *app) runDoctor(ctx context.Context, m *machine) error {
 		}
 	}
 	res.OK = bad == 0
+	bads := failf(exitFailure, "%s in the way of a mount", count(int64(bad), "problem"))
+	if a.json && bad > 0 {
+		return &foundError{bads, res}
+	}
 	err := a.result(res, func(w io.Writer) {
 		for _, f := range res.Checks {
 			fmt.Fprintf(w, "%-5s %s: %s\n", f.Status, f.Name, f.Detail)
@@ -43,14 +47,8 @@ func (a *app) runDoctor(ctx context.Context, m *machine) error {
 			fmt.Fprintln(w, "Nothing stops a mount here.")
 		}
 	})
-	if err != nil {
-		return err
+	if err == nil && bad > 0 {
+		return bads
 	}
-	if bad > 0 {
-		if a.json {
-			return errSilent
-		}
-		return failf(exitFailure, "%s in the way of a mount", count(int64(bad), "problem"))
-	}
-	return nil
+	return err
 }

@@ -169,7 +169,11 @@ func (a *app) inSession(ctx context.Context, c *control.Client, path string) (st
 		return "", err
 	}
 	clean := filepath.Clean(path)
-	for _, root := range []string{st.Mountpoint, st.Base} {
+	for _, name := range []control.PathName{{Path: st.Mountpoint, PathB64: st.MountpointB64}, {Path: st.Base, PathB64: st.BaseB64}} {
+		root, err := name.Bytes()
+		if err != nil {
+			return "", fmt.Errorf("read where the session is: %w", err)
+		}
 		if rest, ok := strings.CutPrefix(clean, strings.TrimSuffix(root, "/")+"/"); ok {
 			return rest, nil
 		}

@@ -244,8 +244,8 @@ func awaitReady(ctx context.Context, proc *os.Process, r *os.File, so session.Op
 
 // report checks that the mount answers and says where it is.
 func (a *app) report(ctx context.Context, so session.Options) error {
-	if _, err := os.Lstat(so.Mountpoint); err != nil {
-		return fmt.Errorf("the daemon runs, but the mount does not answer: %w", err)
+	if state := session.Probe(so.Mountpoint); state != session.StateLive {
+		return fmt.Errorf("the daemon runs, but the mount at %s is %s; its log is %s", so.Mountpoint, state, filepath.Join(so.Store, "daemon.log"))
 	}
 	c := &control.Client{Socket: filepath.Join(so.Store, control.SocketName)}
 	st, err := c.Status(ctx)

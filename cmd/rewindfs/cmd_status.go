@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -24,18 +26,25 @@ type listed struct {
 	Branch     string `json:"branch"`
 	PID        int    `json:"pid"`
 	Generation uint64 `json:"generation"`
+
+	BaseB64       string `json:"base_b64,omitempty"`
+	MountpointB64 string `json:"mountpoint_b64,omitempty"`
 }
 
 func (a *app) newList() *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "List sessions: live, dead, unmounted, orphaned",
-		Args:  exactly(0, "no argument"),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return a.runList(cmd.Context()) },
+	prune := false
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List sessions: live, dead, unmounted, orphaned",
+		Args:    exactly(0, "no argument"),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runList(cmd.Context(), prune) },
 	}
+	cmd.Flags().BoolVar(&prune, "prune", false, "clear away the mounts of dead and orphaned ones first; stores stay")
+	return cmd
 }
 
-func (a *app) runList(ctx context.Context) error {
+func (a *app) runList(ctx context.Context, prune bool) error {
 	reg, err := registry()
 	if err != nil {
 		return err
@@ -44,11 +53,20 @@ func (a *app) runList(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if prune {
+		if err := a.prune(all); err != nil {
+			return err
+		}
+		if all, err = reg.List(ctx); err != nil {
+			return err
+		}
+	}
 	out := []listed{}
 	for _, l := range all {
 		out = append(out, listed{
 			Session: l.Name, State: l.Record.State, Base: l.Base, Mountpoint: l.Mountpoint,
 			Store: l.Store, Branch: l.Branch, PID: l.PID, Generation: l.Generation,
+			BaseB64: control.NameOf(l.Base).PathB64, MountpointB64: control.NameOf(l.Mountpoint).PathB64,
 		})
 	}
 	return a.result(map[string]any{"sessions": out}, func(w io.Writer) {
@@ -71,9 +89,32 @@ func (a *app) runList(ctx context.Context) error {
 		}
 		table(w, rows)
 		if dead {
-			fmt.Fprintln(w, "Dead ones lose nothing: rewindfs mount BASE brings them back. An orphaned mount goes with: fusermount3 -uz MOUNTPOINT")
+			fmt.Fprintln(w, "Dead ones lose nothing: rewindfs mount BASE brings them back. To clear away their mounts: rewindfs list --prune")
 		}
 	})
+}
+
+// prune clears away dead mounts. What answers, or only hangs, is left alone.
+func (a *app) prune(all []session.Listed) error {
+	var errs []error
+	for i := range all {
+		l := &all[i]
+		var err error
+		switch l.Record.State {
+		case session.StateDead:
+			err = session.Clean(l)
+		case session.StateOrphan:
+			_, err = session.ClearDead(l.Mountpoint)
+		default:
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		a.note("Cleared away the dead mount at %s.", show(l.Mountpoint))
+	}
+	return errors.Join(errs...)
 }
 
 func (a *app) newStatus() *cobra.Command {
@@ -90,12 +131,16 @@ func (a *app) newStatus() *cobra.Command {
 	}
 }
 
+// statusTime is short: status is what one asks when something seems to hang.
+const statusTime = 20 * time.Second
+
 func (a *app) runStatus(ctx context.Context) error {
 	c, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	c.Timeout = statusTime
 	st, err := c.Status(ctx)
 	if err != nil {
 		return err

@@ -15,8 +15,12 @@ import (
 	"github.com/rewindfs/rewindfs/session"
 )
 
-// exitWait is how long a daemon may take to put everything on disk.
-const exitWait = 2 * time.Minute
+// exitWait is how long a daemon may take to put everything on disk, forceWait how
+// long it may take to answer before it is cut off from outside.
+const (
+	exitWait  = 2 * time.Minute
+	forceWait = 5 * time.Second
+)
 
 func (a *app) newUnmount() *cobra.Command {
 	r := control.UnmountRequest{}
@@ -101,6 +105,9 @@ func (a *app) stop(ctx context.Context, l *session.Listed, r control.UnmountRequ
 	}
 	c := a.clientOf(l)
 	defer c.Close()
+	if r.Force {
+		c.Timeout = forceWait
+	}
 	res, err := c.Unmount(ctx, r)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return u, a.cutOff(l, r)

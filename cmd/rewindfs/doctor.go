@@ -212,7 +212,6 @@ var kernelFeatures = []struct {
 	{5, 12, statusWarn, "HANDLE_KILLPRIV_V2: each write asks for security.capability first"},
 	{6, 2, statusWarn, "O_TMPFILE on FUSE: programs fall back to named temporary files"},
 	{6, 6, statusWarn, "STATX on FUSE: birth times are not shown"},
-	{6, 9, statusWarn, "NOTIFY_RESEND"},
 	{6, 16, statusWarn, "NOTIFY_INC_EPOCH: a rollback of very many names takes longer"},
 }
 
@@ -312,7 +311,7 @@ func (m *machine) checkMounts(ctx context.Context) []finding {
 		case session.StateHanging:
 			out = append(out, warn(name, "rewindfs unmount --force -s "+show(l.Name), "the daemon of %s at %s (pid %d) does not answer", show(l.Name), show(l.Mountpoint), l.PID))
 		case session.StateOrphan:
-			out = append(out, warn(name, "fusermount3 -uz "+show(l.Mountpoint), "%s is a dead mount of no known session", show(l.Mountpoint)))
+			out = append(out, warn(name, "rewindfs list --prune", "%s is a dead mount of no known session", show(l.Mountpoint)))
 		}
 	}
 	if len(out) == 0 {

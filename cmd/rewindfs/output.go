@@ -26,7 +26,16 @@ type failure struct {
 	Code    int            `json:"code"` // the exit code
 	Kind    control.Code   `json:"kind,omitempty"`
 	Details map[string]any `json:"details,omitempty"`
+	Data    any            `json:"data,omitempty"`
 }
+
+// foundError is a failure with a result: what was asked was found out, and is bad.
+type foundError struct {
+	error
+	data any
+}
+
+func (e *foundError) Unwrap() error { return e.error }
 
 // result prints data as JSON, or has text print it for a person.
 func (a *app) result(data any, text func(w io.Writer)) error {

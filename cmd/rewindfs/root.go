@@ -85,10 +85,14 @@ func (a *app) newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("unknown command %q; see what there is with: rewindfs help", args[0])
+			if len(args) == 0 {
+				return cmd.Help()
 			}
-			return cmd.Help()
+			cmd.SuggestionsMinimumDistance = 2
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				return usagef("unknown command %q; did you mean: rewindfs %s", args[0], near[0])
+			}
+			return usagef("unknown command %q; see what there is with: rewindfs help", args[0])
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -113,7 +117,7 @@ func (a *app) newRoot() *cobra.Command {
 	add("session", a.newMount(), a.newUnmount(), a.newDestroy(), a.newList(), a.newStatus())
 	add("time", a.newCheckpoint(), a.newRollback(), a.newUndo(), a.newRedo())
 	add("look", a.newLog(), a.newDiff(), a.newCat(), a.newRead(), a.newWrite())
-	root.AddCommand(a.newDoctor(), a.newVersion())
+	root.AddCommand(newBenchCommand(a), a.newDoctor(), a.newVersion())
 	return root
 }
 
@@ -136,15 +140,9 @@ func between(low, high int, what string) cobra.PositionalArgs {
 	}
 }
 
-// errSilent fails a command that has said all it has to say.
-var errSilent = errors.New("failed")
-
 // fail reports err and returns what to exit with.
 func (a *app) fail(err error) int {
 	code := exitCode(err)
-	if errors.Is(err, errSilent) {
-		return code
-	}
 	if errors.Is(err, context.Canceled) && code == exitFailure {
 		err = errors.New("interrupted")
 	}
@@ -153,6 +151,10 @@ func (a *app) fail(err error) int {
 		var api *control.Error
 		if errors.As(err, &api) {
 			f.Kind, f.Details = api.Code, api.Details
+		}
+		var found *foundError
+		if errors.As(err, &found) {
+			f.Data = found.data
 		}
 		a.printJSON(f)
 		return code

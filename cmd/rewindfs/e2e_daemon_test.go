@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rewindfs/rewindfs/session"
+)
+
+func TestKilledDaemon(t *testing.T) {
+	for _, over := range []bool{false, true} {
+		t.Run(fmt.Sprintf("over %v", over), func(t *testing.T) {
+			w := newWorld(t)
+			var args []string
+			if over {
+				args, w.mp = []string{"--over"}, w.base
+			}
+			w.mount(args...)
+			w.sh("echo kept >$M/kept")
+			w.rewind("checkpoint", "c").want(t, 0)
+			w.sh("echo later >$M/later")
+			kill(t, w.pid())
+			if _, err := os.Stat(filepath.Join(w.mp, "kept")); !errors.Is(err, syscall.ENOTCONN) {
+				t.Fatalf("the mount of a dead daemon answers %v", err)
+			}
+			w.rewind("status", "-s", "proj").want(t, exitNoSession, "is gone", "rewindfs mount")
+			w.rewind("checkpoint", "-s", "proj").want(t, exitNoSession)
+			w.rewind("list").want(t, 0, "dead")
+			w.rewind("doctor").want(t, 0, "is gone")
+			w.mount(args...)
+			w.same("cat $M/kept $M/later $M/a.txt", "kept\nlater\nbase a\n")
+			w.rewind("rollback", "c").want(t, 0)
+			w.sh("test ! -e $M/later")
+			kill(t, w.pid())
+			w.rewind("unmount", "-s", "proj").want(t, 0, "gone already")
+			if mounts, err := session.Mounts(); err != nil || slices.ContainsFunc(mounts, func(m session.MountPoint) bool { return m.Path == w.mp }) {
+				t.Fatalf("the dead mount is still there: %v, %v", mounts, err)
+			}
+			w.rewind("list").want(t, 0, "unmounted")
+			w.same("cat $B/a.txt; ls $B", "base a\na.txt\nsub\n")
+		})
+	}
+}
+
+// kill ends a daemon without a chance for it to do anything.
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := session.WaitExit(pid, limit); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// inside starts a process whose directory is in the mount.
+func (w *world) inside() *exec.Cmd {
+	w.t.Helper()
+	cmd := exec.Command("cat")
+	cmd.Dir = filepath.Join(w.mp, "sub")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		in.Close()
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
+func TestUnmountBusy(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	cmd := w.inside()
+	pid := fmt.Sprintf("pid %d", cmd.Process.Pid)
+	w.rewind("unmount").want(t, exitConflict, "in use by", pid, "--lazy")
+	w.same("cat $M/a.txt", "base a\n")
+	w.rewind("unmount", "--lazy").want(t, 0, "Detached")
+	w.sh("test ! -e $M/a.txt")
+	// The daemon serves the process that stayed; the store is still its.
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cwd/b.txt", cmd.Process.Pid)); err != nil || string(b) != "base b\n" {
+		t.Errorf("what is open ended: %q, %v", b, err)
+	}
+	w.rewind("unmount", "--force", "-s", "proj").want(t, 0)
+	w.mount()
+	w.inside()
+	w.rewind("unmount", "--force").want(t, 0)
+	w.mount()
+	w.unmount()
+}
+
+func TestRollbackNamesWhoIsInside(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	w.rewind("checkpoint", "c").want(t, 0)
+	w.sh("echo x >$M/x")
+	cmd := w.inside()
+	busy := w.rewind("rollback", "c", "--json").data(t)["busy"].([]any)
+	if len(busy) != 1 || int(busy[0].(map[string]any)["pid"].(float64)) != cmd.Process.Pid {
+		t.Errorf("busy: %v", busy)
+	}
+	w.rewind("unmount", "--force").want(t, 0)
+}
+
+// A daemon that does not run can be cut off; who waits for it gets an error.
+func TestHangingDaemon(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	w.sh("echo kept >$M/kept")
+	pid := w.pid()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := os.ReadFile(filepath.Join(w.mp, "sub/deep/c"))
+		waiting <- err
+	}()
+	w.rewind("unmount", "--force", "-s", "proj").want(t, 0, fmt.Sprintf("kill -9 %d", pid))
+	if err := <-waiting; err == nil {
+		t.Error("a file was read from a daemon that does not run")
+	}
+	kill(t, pid)
+	w.mount()
+	w.same("cat $M/kept", "kept\n")
+	w.unmount()
+}
+
+func TestManyMounts(t *testing.T) {
+	var wg sync.WaitGroup
+	for range 4 {
+		w := newWorld(t)
+		wg.Go(func() {
+			for i := range 3 {
+				w.mount()
+				w.rewind("checkpoint", "-s", w.base, fmt.Sprint(i)).want(t, 0)
+				w.rewind("unmount", w.base).want(t, 0)
+			}
+		})
+	}
+	// And several for one base: one of them gets it.
+	w := newWorld(t)
+	codes := make([]int, 4)
+	for i := range codes {
+		wg.Go(func() { codes[i] = w.rewind("mount", w.base).code })
+	}
+	wg.Wait()
+	slices.Sort(codes)
+	if !slices.Equal(codes, []int{0, exitConflict, exitConflict, exitConflict}) {
+		t.Errorf("exit codes %v", codes)
+	}
+	w.unmount()
+}
+
+// foreground starts a daemon that is our child.
+func (w *world) foreground(args ...string) *exec.Cmd {
+	w.t.Helper()
+	r, pipe, err := os.Pipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer r.Close()
+	cmd := w.command(context.Background(), append([]string{"mount", "--foreground", "--ready-fd", "3", w.base}, args...)...)
+	cmd.ExtraFiles = []*os.File{pipe}
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	pipe.Close()
+	var msg ready
+	if err := json.NewDecoder(r).Decode(&msg); err != nil || msg.Error != nil {
+		_ = cmd.Wait()
+		w.t.Fatalf("the daemon is not ready: %+v, %v", msg, err)
+	}
+	return cmd
+}
+
+func TestSignals(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		t.Run(sig.String(), func(t *testing.T) {
+			w := newWorld(t)
+			cmd := w.foreground()
+			w.sh("echo kept >$M/kept")
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Fatalf("the daemon ended with %v", err)
+			}
+			w.mount()
+			w.same("cat $M/kept", "kept\n")
+			w.unmount()
+		})
+	}
+}
+
+func TestSecondSignalForces(t *testing.T) {
+	w := newWorld(t)
+	cmd := w.foreground()
+	w.sh("echo kept >$M/kept")
+	w.inside()
+	for range 2 {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		// Two signals of one kind may become one while the first is pending: let it be taken.
+		waitFor(t, "the daemon says that it stops", func() bool {
+			rec, err := session.ReadRecord(w.store())
+			return err == nil && rec.State != session.StateMounted
+		})
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("the daemon ended with %v", err)
+	}
+	w.mount()
+	w.same("cat $M/kept", "kept\n")
+	w.unmount()
+}
+
+func waitFor(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func TestUmountFromOutside(t *testing.T) {
+	w := newWorld(t)
+	for i := range 3 {
+		w.mount()
+		w.sh(fmt.Sprintf("echo %d >$M/n", i))
+		umount := exec.Command("fusermount3", "-u", w.mp)
+		if os.Getuid() == 0 {
+			umount = exec.Command("umount", w.mp)
+		}
+		if b, err := umount.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, b)
+		}
+	}
+	w.mount() // at once: the daemon before may still be on its way out
+	w.same("cat $M/n", "2\n")
+	w.unmount()
+}
+
+func TestPrune(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	kill(t, w.pid())
+	other := newWorld(t) // knows nothing of the first one's store
+	other.mount()
+	other.rewind("list").want(t, 0, "orphaned")
+	w.rewind("list", "--prune").want(t, 0, "unmounted")
+	if on, err := session.Mounts(); err != nil || slices.ContainsFunc(on, func(m session.MountPoint) bool { return m.Path == w.mp }) {
+		t.Errorf("the dead mount is still there: %v, %v", on, err)
+	}
+	other.same("cat $M/a.txt", "base a\n")
+	other.unmount()
+}
+
+// On a full disk the session can be left, entered again and emptied.
+func TestFullDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can make a small disk")
+	}
+	w := newWorld(t)
+	disk := filepath.Join(w.home, "disk")
+	w.sh("mkdir " + disk + "; mount -t tmpfs -o size=160m none " + disk)
+	t.Cleanup(func() {
+		if b, err := exec.Command("umount", "-l", disk).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, b)
+		}
+	})
+	w.mount("--store", disk+"/store")
+	w.rewind("checkpoint", "before").want(t, 0)
+	w.sh("head -c 400m /dev/urandom >$M/big 2>/dev/null || true; head -c 300m /dev/urandom >" + disk + "/filler 2>/dev/null || true")
+	if err := os.WriteFile(filepath.Join(w.mp, "more"), bytes.Repeat([]byte("x"), 1<<20), 0o644); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("writing to a full disk: %v", err)
+	}
+	w.same("cat $M/a.txt", "base a\n")
+	w.unmount("-s", "proj")
+	w.mount("--store", disk+"/store")
+	w.rewind("rollback", "before").want(t, 0, "Back at 'before'")
+	w.sh("test ! -e $M/big; rm " + disk + "/filler; echo room >$M/room; cat $M/room")
+	w.rewind("checkpoint", "after").want(t, 0)
+	w.unmount()
+}
+
+func TestInterruptedMount(t *testing.T) {
+	w := newWorld(t)
+	cmd := w.command(context.Background(), "mount", w.base)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	// Either it was ready before the signal came, or nothing is left behind.
+	if err := cmd.Wait(); err == nil {
+		w.unmount()
+		return
+	}
+	w.mount()
+	w.unmount()
+}

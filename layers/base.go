@@ -229,6 +229,26 @@ func (b *Base) readDir(p string) ([]baseEntry, error) {
 	}
 }
 
+// walk calls fn for every object below the directory at p, directories first.
+// What cannot be listed is left out.
+func (b *Base) walk(p string, fn func(dir string, e baseEntry) error) error {
+	entries, err := b.readDir(p)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if err := fn(p, e); err != nil {
+			return err
+		}
+		if e.typ == unix.S_IFDIR {
+			if err := b.walk(join(p, e.name), fn); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // xattrPath returns a path by which the attributes of p can be read through no
 // descriptor of p itself, which a FIFO or an unreadable file would not give, and
 // the call that reads them. Call done afterwards.

@@ -348,11 +348,8 @@ func (b *Branch) fileNames(m *Moved) error {
 		case n == nil || n.gone || n.orphan:
 		case n.rec == nil && n.bdir != nil:
 			m.Names = append(m.Names, NameKey{n.bdir.ino, n.bname})
-		case n.rec == nil || n.rec.mode&unix.S_IFMT != unix.S_IFREG:
-		case !n.rec.has(flagNames):
-			m.Names = append(m.Names, NameKey{n.rec.parent, n.rec.name})
-		default:
-			keys, err := b.namesOf(ino)
+		case n.rec != nil && n.rec.mode&unix.S_IFMT == unix.S_IFREG:
+			keys, err := b.namesOf(n)
 			if err != nil {
 				return err
 			}

@@ -27,7 +27,7 @@ func (t *Tree) Diff(from, to Layer, fn func(Change) error) error {
 		return err
 	}
 	defer b.Close()
-	d := &differ{t: t, from: a, to: b, byPath: map[string]*Change{}, done: map[Ino]bool{}}
+	d := &differ{t: t, from: a, to: b, byPath: map[string]*Change{}, removed: map[Ino][]gone{}}
 	t.mu.Lock()
 	err = d.run(from, to)
 	t.mu.Unlock()
@@ -51,8 +51,7 @@ type differ struct {
 	t        *Tree
 	from, to *View
 	byPath   map[string]*Change
-	done     map[Ino]bool // inodes whose own change is told by a name
-	removed  map[Ino]*gone
+	removed  map[Ino][]gone
 }
 
 // gone is a name that went, until it is known whether it came back elsewhere.
@@ -66,7 +65,6 @@ func (d *differ) run(from, to Layer) error {
 	if err != nil {
 		return err
 	}
-	d.removed = map[Ino]*gone{}
 	added := map[string]*node{}
 	for k := range names {
 		if err := d.name(k, added); err != nil {
@@ -78,17 +76,20 @@ func (d *differ) run(from, to Layer) error {
 			return err
 		}
 	}
-	for _, g := range d.removed {
-		if err := d.put(&Change{Status: Deleted, Path: g.path, NewSize: -1}, g.n, nil); err != nil {
-			return err
+	for _, list := range d.removed {
+		for _, g := range list {
+			if err := d.put(&Change{Status: Deleted, Path: g.path, NewSize: -1}, g.n, nil); err != nil {
+				return err
+			}
 		}
 	}
+	several := map[Ino]*node{} // changed base files with names nobody has looked up yet
 	for ino := range inos {
-		if err := d.inode(ino); err != nil {
+		if err := d.inode(ino, several); err != nil {
 			return err
 		}
 	}
-	return nil
+	return d.unknownNames(several)
 }
 
 // name compares what a name shows in the two views.
@@ -105,14 +106,13 @@ func (d *differ) name(k NameKey, added map[string]*node) error {
 		if a.ino == b.ino {
 			return nil // told by the inode, if it changed
 		}
-		d.done[a.ino], d.done[b.ino] = true, true
 		return d.changed(apath, a, b)
 	}
 	if a != nil && b != nil && a.ino == b.ino {
 		return nil // a directory above it moved
 	}
 	if a != nil {
-		d.removed[a.ino] = &gone{apath, a}
+		d.removed[a.ino] = append(d.removed[a.ino], gone{apath, a})
 	}
 	if b != nil {
 		added[bpath] = b
@@ -147,21 +147,21 @@ func notThere(err error) error {
 
 // added tells of a name that is new: a rename if the same inode lost one.
 func (d *differ) added(p string, n *node) error {
-	d.done[n.ino] = true
-	if g := d.removed[n.ino]; g != nil {
-		delete(d.removed, n.ino)
-		c := &Change{Status: Renamed, Path: p, OldPath: g.path}
-		if same, content, err := d.same(g.n, n); err != nil {
-			return err
-		} else if !same {
-			c.Content = content
-		}
-		return d.put(c, g.n, n)
+	lost := d.removed[n.ino]
+	if len(lost) == 0 {
+		return d.put(&Change{Status: Added, Path: p, OldSize: -1, Content: true}, nil, n)
 	}
-	return d.put(&Change{Status: Added, Path: p, OldSize: -1, Content: true}, nil, n)
+	g := lost[len(lost)-1]
+	d.removed[n.ino] = lost[:len(lost)-1]
+	same, content, err := d.same(g.n, n)
+	if err != nil {
+		return err
+	}
+	return d.put(&Change{Status: Renamed, Path: p, OldPath: g.path, Content: !same && content}, g.n, n)
 }
 
-// changed tells of a path that shows another inode than before.
+// changed tells of a path that shows another inode than before. What is below a
+// directory that came or went in this way has no changed name of its own.
 func (d *differ) changed(p string, a, b *node) error {
 	x, err := d.from.attr(a)
 	if err != nil {
@@ -175,14 +175,68 @@ func (d *differ) changed(p string, a, b *node) error {
 	if x.Mode&unix.S_IFMT != y.Mode&unix.S_IFMT {
 		status = Retyped
 	}
-	return d.put(&Change{Status: status, Path: p, Content: true}, a, b)
+	if err := d.put(&Change{Status: status, Path: p, Content: true}, a, b); err != nil {
+		return err
+	}
+	before, after := map[string]*node{}, map[string]*node{}
+	if err := d.from.below(a, p, before); err != nil {
+		return err
+	}
+	if err := d.to.below(b, p, after); err != nil {
+		return err
+	}
+	for q, n := range before {
+		if after[q] == nil {
+			err = d.put(&Change{Status: Deleted, Path: q, NewSize: -1}, n, nil)
+		} else if after[q].ino != n.ino {
+			err = d.put(&Change{Status: Modified, Path: q, Content: true}, n, after[q])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for q, n := range after {
+		if before[q] == nil {
+			if err := d.put(&Change{Status: Added, Path: q, OldSize: -1, Content: true}, nil, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// below collects everything under n, which is at p; nothing when n is no directory.
+func (v *View) below(n *node, p string, out map[string]*node) error {
+	if dir, err := v.isDir(n); err != nil || !dir {
+		return notThere(err)
+	}
+	d, err := v.dirOf(n)
+	if err == nil {
+		err = v.list(n, d, false)
+	}
+	if err != nil {
+		return notThere(err)
+	}
+	var names []string
+	d.ascend(0, func(e dirent) bool { names = append(names, e.name); return true })
+	for _, name := range names {
+		c, _, err := v.child(n, name)
+		if err != nil {
+			if notThere(err) == nil {
+				continue
+			}
+			return err
+		}
+		out[join(p, name)] = c
+		if err := v.below(c, join(p, name), out); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // inode tells of an inode that is in both views and differs.
-func (d *differ) inode(ino Ino) error {
-	if d.done[ino] {
-		return nil
-	}
+func (d *differ) inode(ino Ino, several map[Ino]*node) error {
 	a, err := d.from.find(ino)
 	if err != nil || a.gone {
 		return notThere(err)
@@ -195,19 +249,58 @@ func (d *differ) inode(ino Ino) error {
 	if err != nil || same {
 		return notThere(err)
 	}
-	paths, err := d.to.pathsOf(b)
+	keys, err := d.to.namesOf(b)
 	if err != nil {
 		return notThere(err)
 	}
-	for _, p := range paths {
-		if d.byPath[p] != nil {
-			continue
-		}
-		if err := d.put(&Change{Status: Modified, Path: p, Content: content}, a, b); err != nil {
+	for _, k := range keys {
+		if err := d.modified(k, a, b, content); err != nil {
 			return err
 		}
 	}
+	if b.rec != nil && b.rec.origin != nil && b.rec.mode&unix.S_IFMT != unix.S_IFDIR && int(b.rec.nlink) > len(keys) {
+		several[ino] = a
+	}
 	return nil
+}
+
+// modified tells of a changed inode by one of its names, if it still is one.
+func (d *differ) modified(k NameKey, a, b *node, content bool) error {
+	n, p, err := d.side(d.to, k)
+	if err != nil || n == nil || n.ino != b.ino || d.byPath[p] != nil {
+		return err
+	}
+	return d.put(&Change{Status: Modified, Path: p, Content: content}, a, b)
+}
+
+// unknownNames looks through the base for the other names of changed files that
+// have several there. Only this, which is rare, costs a walk of the tree.
+func (d *differ) unknownNames(several map[Ino]*node) error {
+	if len(several) == 0 {
+		return nil
+	}
+	want := map[uint64]*node{}
+	for ino := range several {
+		if b, err := d.to.find(ino); err == nil {
+			want[b.rec.origin.ino] = b
+		}
+	}
+	return d.t.base.walk("", func(dir string, e baseEntry) error {
+		b := want[e.ino]
+		if b == nil {
+			return nil
+		}
+		dn, err := d.to.nodeAt(dir)
+		if err != nil {
+			return notThere(err)
+		}
+		a := several[b.ino]
+		_, content, err := d.same(a, b)
+		if err != nil {
+			return notThere(err)
+		}
+		return d.modified(NameKey{dn.ino, e.name}, a, b, content)
+	})
 }
 
 // same compares what an inode shows, and says whether its content may differ.
@@ -300,40 +393,24 @@ func (v *View) pathOf(n *node) (string, error) {
 	return strings.Join(parts, "/"), nil
 }
 
-// pathsOf returns every path by which v is known to show n. Names of a base file
-// with several that were never looked at stay unknown.
-func (v *View) pathsOf(n *node) ([]string, error) {
-	if n.rec == nil || !n.rec.has(flagNames) {
-		p, err := v.pathOf(n)
+// namesOf lists the known names of n. Names of a base file with several that were
+// never looked at stay unknown.
+func (v *View) namesOf(n *node) ([]NameKey, error) {
+	if n.rec == nil {
+		p := n.path()
+		dir, name := split(p)
+		dn, err := v.nodeAt(dir)
 		if err != nil {
 			return nil, err
 		}
-		return []string{p}, nil
+		return []NameKey{{dn.ino, name}}, nil
 	}
-	keys, err := v.namesOf(n.ino)
-	if err != nil {
-		return nil, err
+	if !n.rec.has(flagNames) {
+		return []NameKey{{n.rec.parent, n.rec.name}}, nil
 	}
-	var out []string
-	for _, k := range keys {
-		dn, err := v.find(k.Dir)
-		if err != nil {
-			return nil, err
-		}
-		dir, err := v.pathOf(dn)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, join(dir, k.Name))
-	}
-	return out, nil
-}
-
-// namesOf lists the known names of an inode that has had several.
-func (v *View) namesOf(ino Ino) ([]NameKey, error) {
 	var keys []NameKey
 	seen := map[NameKey]bool{}
-	err := v.t.db.Scan(kv.RNamePrefix(uint64(ino)), nil, func(k, val []byte) bool {
+	err := v.t.db.Scan(kv.RNamePrefix(uint64(n.ino)), nil, func(k, val []byte) bool {
 		_, dir, name, l, ok := kv.ParseRName(k)
 		key := NameKey{Ino(dir), name}
 		if !ok || seen[key] || !v.anc.has(Layer(l)) {
@@ -346,7 +423,7 @@ func (v *View) namesOf(ino Ino) ([]NameKey, error) {
 		return true
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list names of inode %d: %w", ino, err)
+		return nil, fmt.Errorf("list names of inode %d: %w", n.ino, err)
 	}
 	return keys, nil
 }

@@ -71,16 +71,23 @@ func (d *differ) run(from, to Layer) error {
 			return err
 		}
 	}
-	for p, n := range added {
-		if err := d.added(p, n); err != nil {
+	for p, n := range added { // what only moved first
+		if ok, err := d.moved(p, n); err != nil {
 			return err
+		} else if ok {
+			delete(added, p)
 		}
 	}
 	for _, list := range d.removed {
 		for _, g := range list {
-			if err := d.put(&Change{Status: Deleted, Path: g.path, NewSize: -1}, g.n, nil); err != nil {
+			if err := d.gone(g, added); err != nil {
 				return err
 			}
+		}
+	}
+	for p, n := range added {
+		if err := d.put(&Change{Status: Added, Path: p, OldSize: -1, Content: true}, nil, n); err != nil {
+			return err
 		}
 	}
 	several := map[Ino]*node{} // changed base files with names nobody has looked up yet
@@ -102,14 +109,8 @@ func (d *differ) name(k NameKey, added map[string]*node) error {
 	if err != nil {
 		return err
 	}
-	if a != nil && b != nil && apath == bpath {
-		if a.ino == b.ino {
-			return nil // told by the inode, if it changed
-		}
-		return d.changed(apath, a, b)
-	}
 	if a != nil && b != nil && a.ino == b.ino {
-		return nil // a directory above it moved
+		return nil // told by the inode, if it changed, or by a directory above that moved
 	}
 	if a != nil {
 		d.removed[a.ino] = append(d.removed[a.ino], gone{apath, a})
@@ -145,19 +146,31 @@ func notThere(err error) error {
 	return err
 }
 
-// added tells of a name that is new: a rename if the same inode lost one.
-func (d *differ) added(p string, n *node) error {
+// moved tells of a name that an inode got in place of one that it lost.
+func (d *differ) moved(p string, n *node) (bool, error) {
 	lost := d.removed[n.ino]
 	if len(lost) == 0 {
-		return d.put(&Change{Status: Added, Path: p, OldSize: -1, Content: true}, nil, n)
+		return false, nil
 	}
 	g := lost[len(lost)-1]
 	d.removed[n.ino] = lost[:len(lost)-1]
 	same, content, err := d.same(g.n, n)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return d.put(&Change{Status: Renamed, Path: p, OldPath: g.path, Content: !same && content}, g.n, n)
+	return true, d.put(&Change{Status: Renamed, Path: p, OldPath: g.path, Content: !same && content}, g.n, n)
+}
+
+// gone tells of a name that went: another object may have come in its place.
+func (d *differ) gone(g gone, added map[string]*node) error {
+	if b := added[g.path]; b != nil {
+		delete(added, g.path)
+		return d.changed(g.path, g.n, b)
+	}
+	if d.byPath[g.path] != nil {
+		return nil // something else was moved over it
+	}
+	return d.put(&Change{Status: Deleted, Path: g.path, NewSize: -1}, g.n, nil)
 }
 
 // changed tells of a path that shows another inode than before. What is below a
@@ -258,7 +271,11 @@ func (d *differ) inode(ino Ino, several map[Ino]*node) error {
 			return err
 		}
 	}
-	if b.rec != nil && b.rec.origin != nil && b.rec.mode&unix.S_IFMT != unix.S_IFDIR && int(b.rec.nlink) > len(keys) {
+	attr, err := d.to.attr(b)
+	if err != nil {
+		return notThere(err)
+	}
+	if b.inb && !attr.IsDir() && int(attr.Nlink) > len(keys) {
 		several[ino] = a
 	}
 	return nil
@@ -281,8 +298,14 @@ func (d *differ) unknownNames(several map[Ino]*node) error {
 	}
 	want := map[uint64]*node{}
 	for ino := range several {
-		if b, err := d.to.find(ino); err == nil {
+		b, err := d.to.find(ino)
+		if err != nil {
+			continue
+		}
+		if b.rec != nil && b.rec.origin != nil {
 			want[b.rec.origin.ino] = b
+		} else if st, err := d.to.statBase(b); err == nil {
+			want[st.ino] = b
 		}
 	}
 	return d.t.base.walk("", func(dir string, e baseEntry) error {

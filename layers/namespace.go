@@ -163,7 +163,7 @@ func (b *Branch) Unlink(dir Ino, name string) error {
 	if err := o.unlink(n); err != nil {
 		return err
 	}
-	if err := o.dropName(dn, name, n.ino, n.rec != nil && n.rec.has(flagNames)); err != nil {
+	if err := o.dropName(dn, name, n.ino, o.hasNames(n)); err != nil {
 		return err
 	}
 	if err := o.touch(dn, 0); err != nil {

@@ -277,6 +277,16 @@ func (o *op) dropName(dir *node, name string, ino Ino, hasNames bool) error {
 	return nil
 }
 
+// hasNames reports whether n's names are recorded one by one.
+func (o *op) hasNames(n *node) bool {
+	for _, s := range o.recs {
+		if s.n == n {
+			return s.rec.has(flagNames)
+		}
+	}
+	return n.rec != nil && n.rec.has(flagNames)
+}
+
 // unName records that an inode of several names lost this one.
 func (o *op) unName(ino, dir Ino, name string) {
 	o.batch.Put(kv.RName(uint64(ino), uint64(dir), name, uint64(o.b.layer)), []byte{0})

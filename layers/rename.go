@@ -70,7 +70,7 @@ func (b *Branch) move(od *node, oname string, n, nd *node, nname string, over *n
 		if err := o.unlink(over); err != nil {
 			return err
 		}
-		if over.rec != nil && over.rec.has(flagNames) {
+		if o.hasNames(over) {
 			o.unName(over.ino, nd.ino, nname)
 		}
 	}

@@ -245,7 +245,7 @@ func (o *op) unlink(n *node) error {
 			}
 			o.then = append(o.then, func() {
 				n.rec, n.orphan = rec, true
-				o.b.orphans[n.ino] = n
+				o.b.orphans[n.ino] = o.b.layer
 			})
 			return nil
 		}

@@ -394,6 +394,6 @@ func (o *op) orphan(n *node) {
 	o.batch.Put(kv.Orphan(uint64(o.b.layer), uint64(n.ino)), nil)
 	o.then = append(o.then, func() {
 		n.orphan = true
-		o.b.orphans[n.ino] = n
+		o.b.orphans[n.ino] = o.b.layer
 	})
 }

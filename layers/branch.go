@@ -260,4 +260,3 @@ func (b *Branch) moveTo(open, parent Layer, anc ancestry) {
 	b.layer, b.anc = open, anc
 	b.changed, b.dirty = 0, false
 }
-

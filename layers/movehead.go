@@ -29,10 +29,10 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 		m.Open, m.Noop = b.layer, true
 		return m, nil
 	}
-	if err := b.differing(&m); err != nil {
+	mv := &move{b: b, m: &m}
+	if err := mv.before(); err != nil {
 		return Moved{}, err
 	}
-	known := b.known(m.Names)
 	var batch kv.Batch
 	sealed := b.sealHead(&batch, TimeOf(at))
 	anc := t.ancestry(target).grow(m.Open)
@@ -48,11 +48,11 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	}
 	t.layers[m.From] = sealed
 	b.moveTo(m.Open, target, anc)
-	if err := b.refresh(&m, known); err != nil {
-		return Moved{}, err
+	if err := mv.after(); err != nil {
+		return Moved{}, fmt.Errorf("the head moved to layer %d, but what is in memory cannot follow: %w", target, err)
 	}
 	if touch {
-		if err := b.touchAll(&m); err != nil {
+		if err := mv.touch(); err != nil {
 			return Moved{}, err
 		}
 	}
@@ -62,12 +62,63 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	return m, nil
 }
 
-// differing fills m with the names and inodes that may differ.
-func (b *Branch) differing(m *Moved) error {
+// move brings memory from one head to another, and finds out what of it the kernel
+// may know and must be told. Records that only pin a name, or copy a directory up
+// as it was, change nothing that shows: the kernel is not told of them, because
+// dropping a name takes the paths of programs that work below it along.
+type move struct {
+	b     *Branch
+	m     *Moved
+	inos  []Ino     // inodes with records in the layers between the heads
+	names []NameKey // names likewise
+	led   map[NameKey]Ino
+	known map[*node]bool // nodes in use to which a name led in the old head
+	dirs  map[Ino]Attr   // directories in use, as the old head showed them
+}
+
+// before looks at the old head. It fills m with what it is sure of.
+func (mv *move) before() error {
+	if err := mv.differing(); err != nil {
+		return err
+	}
+	b := mv.b
+	mv.led, mv.known, mv.dirs = map[NameKey]Ino{}, map[*node]bool{}, map[Ino]Attr{}
+	for _, k := range mv.names {
+		dn := b.nodes[k.Dir]
+		if dn == nil {
+			continue // not in use: neither are its entries
+		}
+		mv.led[k] = 0
+		n, _, err := b.child(dn, k.Name)
+		if err != nil {
+			continue
+		}
+		mv.led[k] = n.ino
+		if n.refs > 0 || n.kids > 0 {
+			mv.known[n] = true
+		} else {
+			b.drop(n)
+		}
+	}
+	for _, ino := range mv.inos {
+		n := b.nodes[ino]
+		if n == nil {
+			continue
+		}
+		if a, err := b.attr(n); err == nil && a.IsDir() {
+			mv.dirs[ino] = a
+		}
+	}
+	return mv.fileNames()
+}
+
+// differing collects the keys that the layers between the heads changed.
+func (mv *move) differing() error {
+	b := mv.b
 	inos := map[Ino]struct{}{}
 	names := map[NameKey]struct{}{}
 	var bad error
-	for _, l := range b.t.between(m.From, m.Target) {
+	for _, l := range b.t.between(mv.m.From, mv.m.Target) {
 		err := b.t.db.Scan(kv.ChangePrefix(uint64(l)), nil, func(k, v []byte) bool {
 			_, isName, ino, name, ok := kv.ParseChange(k)
 			if !ok {
@@ -88,115 +139,125 @@ func (b *Branch) differing(m *Moved) error {
 	for ino := range b.orphans { // a deleted base file left no record of its inode
 		inos[ino] = struct{}{}
 	}
-	m.Inos = slices.Sorted(maps.Keys(inos))
-	m.Names = slices.Collect(maps.Keys(names))
-	return b.fileNames(m)
+	mv.inos = slices.Sorted(maps.Keys(inos))
+	mv.names = slices.Collect(maps.Keys(names))
+	return nil
 }
 
-// fileNames adds the known names of the regular files in m that the kernel may know.
-func (b *Branch) fileNames(m *Moved) error {
-	for _, ino := range m.Inos {
-		for k := range b.links[ino] {
-			m.Names = append(m.Names, k)
-		}
+// fileNames adds the known names of what is no directory to m.
+func (mv *move) fileNames() error {
+	b := mv.b
+	for _, ino := range mv.inos {
 		n := b.nodes[ino]
-		switch {
-		case n == nil || n.gone || n.orphan:
-		case n.rec == nil && n.bdir != nil:
-			m.Names = append(m.Names, NameKey{n.bdir.ino, n.bname})
-		case n.rec != nil && n.rec.mode&unix.S_IFMT == unix.S_IFREG:
-			keys, err := b.namesOf(n)
-			if err != nil {
-				return err
-			}
-			m.Names = append(m.Names, keys...)
+		if n == nil || n.gone || n.orphan {
+			continue
 		}
+		if dir, err := b.isDir(n); err != nil || dir {
+			continue
+		}
+		for k := range b.links[ino] {
+			mv.m.Names = append(mv.m.Names, k)
+		}
+		keys, err := b.namesOf(n)
+		if err != nil {
+			return err
+		}
+		mv.m.Names = append(mv.m.Names, keys...)
 	}
 	return nil
 }
 
-// known returns the nodes in use that names lead to.
-func (b *Branch) known(names []NameKey) map[*node]bool {
-	out := map[*node]bool{}
-	for _, k := range names {
-		dn := b.nodes[k.Dir]
-		if dn == nil {
-			continue
-		}
-		n, _, err := b.child(dn, k.Name)
-		switch {
-		case err != nil: // nothing there, or nothing to be seen: then there is no node in use either
-		case n.refs > 0 || n.kids > 0:
-			out[n] = true
-		default:
-			b.drop(n)
+// after brings memory in line with the new head and completes m.
+func (mv *move) after() error {
+	b := mv.b
+	for _, ino := range mv.inos {
+		if n := b.nodes[ino]; n != nil {
+			if err := mv.reload(n); err != nil {
+				return err
+			}
 		}
 	}
-	return out
+	for _, k := range mv.names {
+		if n := b.nodes[k.Dir]; n != nil {
+			n.dir = nil
+		}
+	}
+	maps.DeleteFunc(b.orphans, func(_ Ino, l Layer) bool { return !b.anc.has(l) })
+	listings := mv.compareNames()
+	for _, ino := range mv.inos {
+		n := b.nodes[ino]
+		if n == nil {
+			continue
+		}
+		if was, dir := mv.dirs[ino]; dir && !listings[ino] && !n.gone {
+			if now, err := b.attr(n); err == nil && now == was {
+				continue
+			}
+		}
+		mv.m.Inos = append(mv.m.Inos, ino)
+	}
+	return mv.fileNames()
 }
 
-// bury marks those of known, which are nodes that a changed name led to in the old
-// head, to which no name leads in the new one. The last name leaves no trace in an
-// inode's record, so only the names can tell.
-func (b *Branch) bury(names []NameKey, known map[*node]bool) {
-	if len(known) == 0 {
-		return
+// reload looks a node in use up again.
+func (mv *move) reload(n *node) error {
+	b := mv.b
+	if l, ok := b.orphans[n.ino]; ok && b.anc.has(l) {
+		// It has no name here either. What was written to it since is gone.
+		n.gone = n.rec.layer != BaseLayer && !b.anc.has(n.rec.layer)
+		return nil
 	}
+	old := n.rec
+	rec, err := b.visibleInode(n.ino)
+	if err != nil {
+		return err
+	}
+	n.rec, n.orphan, n.dir = rec, false, nil
+	if old != nil && old.origin != nil && !n.inb {
+		n.bname, n.inb = old.origin.path, true
+	}
+	n.gone = rec == nil && !n.inb
+	return nil
+}
+
+// compareNames adds the names that lead elsewhere than before to m, and returns
+// their directories. A node to which none leads any more is gone: the last name
+// leaves no trace in an inode's record, so only the names can tell.
+func (mv *move) compareNames() (listings map[Ino]bool) {
+	b := mv.b
+	listings = map[Ino]bool{}
 	linked := map[*node]bool{}
-	for _, k := range names {
-		dn, err := b.find(k.Dir)
-		if err != nil || dn.gone {
+	for _, k := range mv.names {
+		was, used := mv.led[k]
+		if !used && len(mv.known) == 0 {
 			continue
 		}
-		if n, _, err := b.child(dn, k.Name); err == nil {
-			linked[n] = true
-			defer b.drop(n)
+		now := Ino(0)
+		if dn, err := b.find(k.Dir); err == nil && !dn.gone {
+			if n, _, err := b.child(dn, k.Name); err == nil {
+				now = n.ino
+				linked[n] = true
+				b.drop(n)
+			}
+			b.drop(dn)
 		}
-		defer b.drop(dn)
+		if used && now != was {
+			mv.m.Names = append(mv.m.Names, k)
+			listings[k.Dir] = true
+		}
 	}
-	for n := range known {
+	for n := range mv.known {
 		several := n.rec != nil && n.rec.nlink > 1 && n.rec.mode&unix.S_IFMT != unix.S_IFDIR
 		if !linked[n] && !several {
 			n.gone = true
 		}
 	}
+	return listings
 }
 
-// refresh brings what is in memory in line with the new head.
-func (b *Branch) refresh(m *Moved, known map[*node]bool) error {
-	for _, ino := range m.Inos {
-		n := b.nodes[ino]
-		if n == nil {
-			continue
-		}
-		if l, ok := b.orphans[ino]; ok && b.anc.has(l) {
-			// It has no name here either. What was written to it since is gone.
-			n.gone = n.rec.layer != BaseLayer && !b.anc.has(n.rec.layer)
-			continue
-		}
-		old := n.rec
-		rec, err := b.visibleInode(ino)
-		if err != nil {
-			return fmt.Errorf("the head moved, but an inode cannot be read: %w", err)
-		}
-		n.rec, n.orphan, n.dir = rec, false, nil
-		if old != nil && old.origin != nil && !n.inb {
-			n.bname, n.inb = old.origin.path, true
-		}
-		n.gone = rec == nil && !n.inb
-	}
-	for _, k := range m.Names {
-		if n := b.nodes[k.Dir]; n != nil {
-			n.dir = nil
-		}
-	}
-	maps.DeleteFunc(b.orphans, func(ino Ino, l Layer) bool { return !b.anc.has(l) })
-	b.bury(m.Names, known)
-	return b.fileNames(m)
-}
-
-// touchAll gives the files that differ and are here now the present time.
-func (b *Branch) touchAll(m *Moved) error {
+// touch gives the files that differ and are here now the present time.
+func (mv *move) touch() error {
+	b := mv.b
 	o := b.newOp()
 	o.batch.UseReserve()
 	touch := func(n *node, err error) {
@@ -211,10 +272,10 @@ func (b *Branch) touchAll(m *Moved) error {
 			rec.mtime, rec.ctime = o.now, o.now
 		}
 	}
-	for _, ino := range m.Inos {
+	for _, ino := range mv.inos {
 		touch(b.find(ino))
 	}
-	for _, k := range m.Names {
+	for _, k := range mv.names {
 		dn, err := b.find(k.Dir)
 		if err != nil || dn.gone {
 			continue

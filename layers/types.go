@@ -118,9 +118,10 @@ type Sealed struct {
 }
 
 // Moved is the result of Branch.MoveHead: the head left From (now sealed) and is
-// Open, a new layer on top of Target. Names and Inos may differ between the two,
-// so the kernel's caches of them are void. Names also has the known names, before
-// and after, of the regular files in Inos, whether they changed or not.
+// Open, a new layer on top of Target. Of what callers hold references to, Names
+// lead elsewhere and Inos show something else than before, so the kernel's caches
+// of them are void. Names also has the known names, before and after, of the Inos
+// that are no directories, changed or not.
 type Moved struct {
 	From, Target, Open Layer
 	Names              []NameKey

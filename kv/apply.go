@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"os"
+	"path/filepath"
 	"time"
 )
 
@@ -35,15 +37,16 @@ func (db *DB) Apply(b *Batch) error {
 	if err := db.appendRecord(rec, b.reserve); err != nil {
 		return err
 	}
-	first := db.active.keys.Len() == 0
 	db.mu.Lock()
 	for _, o := range b.ops {
 		db.active.set(o.key, o.val)
 	}
 	db.mu.Unlock()
+	due := db.worthFlush()
 	db.active.bytes += int64(len(rec))
+	db.space.owe(int64(len(rec)))
 	db.lastUse = time.Now()
-	if first || db.full() {
+	if !due && db.worthFlush() || db.full() {
 		db.wake()
 	}
 	return nil
@@ -53,6 +56,10 @@ func (db *DB) Apply(b *Batch) error {
 func (db *DB) full() bool {
 	return db.active.bytes >= db.sizes.segment || db.active.keys.Len() >= maxTableKeys
 }
+
+// worthFlush says that the active table should go to Badger when Apply rests. The
+// caller holds wmu.
+func (db *DB) worthFlush() bool { return db.active.bytes >= min(idleBytes, db.sizes.segment/2) }
 
 // makeRoom rotates a full table, and waits for the flusher when it is too far
 // behind. It does not wait for a flusher that cannot get on: then the log takes
@@ -115,7 +122,7 @@ func (db *DB) newSegment() (*segment, error) {
 
 // appendRecord seals rec and writes it to the log. The caller holds wmu, or is Open.
 func (db *DB) appendRecord(rec []byte, reserve bool) error {
-	if err := db.reserveLog(int64(len(rec)), reserve); err != nil {
+	if err := db.reserveLog(int64(len(rec)), reserve, rec[recHdrLen] == recSalt); err != nil {
 		return err
 	}
 	sealRecord(rec, db.seg.salt, db.nextSeq)
@@ -126,9 +133,13 @@ func (db *DB) appendRecord(rec []byte, reserve bool) error {
 	return nil
 }
 
+// lastBytes at the end of the log's blocks are for Open, which must write a record
+// also on a disk without a free block.
+const lastBytes = 1024
+
 // reserveLog gets blocks for n more bytes of log. A step is always ahead, so that
 // deleting and rolling back work for a while even on a disk without a free block.
-func (db *DB) reserveLog(n int64, reserve bool) error {
+func (db *DB) reserveLog(n int64, reserve, opening bool) error {
 	s := db.seg
 	if !reserve {
 		if err := db.space.claim(n); err != nil {
@@ -138,23 +149,37 @@ func (db *DB) reserveLog(n int64, reserve bool) error {
 	if s.tail+n+db.sizes.step/2 <= s.alloc {
 		return nil
 	}
-	size := s.tail + n + db.sizes.step
-	err := db.extendLog(size)
-	if err == nil || s.tail+n <= s.alloc {
-		return nil // the next one will see about the blocks ahead
+	err := db.logFull
+	if err == nil || time.Since(db.noStep) > spaceAge { // an attempt that fails is slow
+		err = db.extendLog(s.tail+n+db.sizes.step, reserve)
+		db.logFull, db.noStep = err, time.Now()
 	}
-	if errors.Is(err, ErrNoSpace) && reserve && dropBallast(db.dir) {
-		db.log.Warn("store: disk is full, using the ballast for the log", "dir", db.dir)
-		err = db.extendLog(size)
+	if s.tail+n+lastBytes <= s.alloc || opening && s.tail+n <= s.alloc {
+		return nil // a later one will see about the blocks ahead
 	}
 	return err
 }
 
-func (db *DB) extendLog(size int64) error {
+func (db *DB) extendLog(size int64, reserve bool) error {
 	if err := db.fault("log.extend"); err != nil {
 		return fmt.Errorf("extending the log: %w", spaceErr(err))
 	}
-	return db.seg.extend(size)
+	err := db.space.roomForLog(size - db.seg.alloc)
+	if err == nil {
+		err = db.seg.extend(size)
+	}
+	if errors.Is(err, ErrNoSpace) && reserve && db.dropSpare() {
+		db.log.Warn("store: disk is full, the log takes the blocks of the spare segment", "dir", db.dir)
+		err = db.seg.extend(size - db.sizes.step/2)
+	}
+	return err
+}
+
+// dropSpare gives the blocks of the spare segment back, if there is one.
+func (db *DB) dropSpare() bool {
+	db.spareMu.Lock()
+	defer db.spareMu.Unlock()
+	return os.Remove(filepath.Join(db.logDir, spareName)) == nil
 }
 
 // shortWrite is a fault of tests: only n bytes get to the file.
@@ -172,6 +197,7 @@ func (db *DB) writeRecord(rec []byte) error {
 		if errors.As(err, &short) {
 			db.seg.f.WriteAt(rec[:min(short.n, len(rec))], db.seg.tail)
 		}
+		db.seg.wipe()
 		return fmt.Errorf("writing to the log: %w", spaceErr(err))
 	}
 	return db.seg.append(rec)

@@ -10,7 +10,7 @@ import (
 // Limits of a key and of a value, in bytes. Larger things belong into chunks.
 const (
 	MaxKey   = 4 << 10
-	MaxValue = 1<<20 - 1
+	MaxValue = 512 << 10
 )
 
 // noValue is what a put without a value stores: nil means "deleted" in a table.

@@ -56,11 +56,29 @@ func fill(t testing.TB, db *DB, n uint64) {
 	}
 }
 
+// mergeAll merges until there is nothing to merge.
+func mergeAll(t testing.TB, db *DB) {
+	t.Helper()
+	db.awaitMerge()
+	for {
+		db.base.mu.Lock()
+		before := len(db.base.tables)
+		db.base.mu.Unlock()
+		must(t, db.base.merge(db.space))
+		db.base.mu.Lock()
+		after := len(db.base.tables)
+		db.base.mu.Unlock()
+		if before == after {
+			return
+		}
+	}
+}
+
 func BenchmarkRead(b *testing.B) {
-	const files = 25_000 // 100,000 keys
-	for _, where := range []string{"memory", "badger", "badger-compacted"} {
+	const files = 24_000 // just under 100,000 keys
+	for _, where := range []string{"memory", "badger", "badger-merged"} {
 		db := openT(b, b.TempDir(), Options{FlushIdle: time.Hour})
-		if where == "badger-compacted" {
+		if where == "badger-merged" {
 			for i := range uint64(8) {
 				fill(b, db, files/8*(i+1))
 				db.Flush()
@@ -72,7 +90,7 @@ func BenchmarkRead(b *testing.B) {
 			if err := db.Flush(); err != nil {
 				b.Fatal(err)
 			}
-			db.base.db.Flatten(1)
+			mergeAll(b, db)
 		}
 		b.Run(where+"/get-hit", func(b *testing.B) {
 			b.ReportAllocs()

@@ -1,7 +1,6 @@
 package kv
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -27,10 +26,11 @@ type Options struct {
 	// as if the step had failed.
 	Fault func(step string) error
 	// ReserveBytes is the free space below which growing batches get ErrNoSpace.
-	// 0: 64 MiB or an eighth of the disk, whichever is less.
+	// 0: 64 MiB or an eighth of the disk, whichever is less. What the next flush
+	// needs comes on top.
 	ReserveBytes int64
-	// FlushIdle is how long Apply must rest before what it wrote goes to Badger.
-	// 0: one second.
+	// FlushIdle is how long Apply must rest before what it wrote goes to Badger,
+	// if that is worth while; 0: one second.
 	FlushIdle time.Duration
 
 	statfs func(dir string) (free, total int64, err error) // tests
@@ -41,7 +41,7 @@ const (
 	logDir    = "log"
 	badgerDir = "badger"
 
-	maxTableKeys = 200_000
+	maxTableKeys = 100_000
 	maxFrozen    = 2
 	defaultIdle  = time.Second
 )
@@ -78,7 +78,11 @@ type DB struct {
 	closing  bool       // wmu
 	lastUse  time.Time  // wmu: of Apply, or Open
 	lastTry  time.Time  // wmu: of the last attempt to flush
+	logFull  error      // wmu: result of the last attempt to extend the log
+	noStep   time.Time  // wmu: when that was
 	urgent   bool       // wmu: Flush waits, so try at once
+	merging  bool       // wmu: a merge is under way; Close waits for it
+	mergeErr error      // wmu: result of the last one
 
 	// spareMu guards the name of the spare segment: who makes a segment of it and
 	// who makes a segment the spare exclude each other. Taken last.
@@ -150,12 +154,11 @@ func Open(dir string, o Options) (_ *DB, err error) {
 	if db.base, err = openBase(filepath.Join(dir, badgerDir), db.log); err != nil {
 		return nil, err
 	}
+	db.space.owe(db.active.bytes)
 	db.stockUp()
 	db.lastUse = time.Now()
 	go db.runFlusher()
-	if db.active.keys.Len() > 0 {
-		db.wake()
-	}
+	db.wake()
 	return db, nil
 }
 
@@ -170,8 +173,7 @@ func makeDir(dir string) error {
 	return nil
 }
 
-// openSpace looks at the disk and gives up the ballast if Badger could not be
-// opened otherwise.
+// openSpace looks at the disk.
 func (db *DB) openSpace() error {
 	stat := db.opts.statfs
 	if stat == nil {
@@ -186,18 +188,6 @@ func (db *DB) openSpace() error {
 		db.sizes = *db.opts.sizes
 	}
 	db.space = &space{dir: db.dir, reserve: db.sizes.reserve, statfs: stat}
-	need, err := openNeeds(filepath.Join(db.dir, badgerDir))
-	if err != nil {
-		return fmt.Errorf("opening the store: %w", err)
-	}
-	err = db.space.room(need)
-	if errors.Is(err, ErrNoSpace) && dropBallast(db.dir) {
-		db.log.Warn("store: disk is full, using the ballast to open", "dir", db.dir)
-		err = db.space.room(need)
-	}
-	if err != nil {
-		return fmt.Errorf("opening the store in %s: %w", db.dir, err)
-	}
 	return nil
 }
 
@@ -305,30 +295,29 @@ func (db *DB) Close() error {
 	db.wmu.Unlock()
 	close(db.stop)
 	<-db.stopped
+	db.awaitMerge()
 	db.readers.close()
 
 	if err := db.finalFlush(); err != nil {
 		db.log.Warn("store: closing with records left in the log, the next open has them", "err", err)
 	}
 	err := db.syncLog()
-	if roomErr := db.space.room(flushSpace); roomErr != nil {
-		// Badger would write its memtable out. Its write-ahead file is durable,
-		// so leave it at that; the mapping ends with the process.
-		db.log.Warn("store: badger is not closed in good order, the next open mends that", "err", roomErr)
-	} else {
-		err = errors.Join(err, db.base.close())
-	}
-	db.base = nil
 	db.abandon()
 	return err
+}
+
+func (db *DB) awaitMerge() {
+	db.wmu.Lock()
+	defer db.wmu.Unlock()
+	for db.merging {
+		db.flushed.Wait()
+	}
 }
 
 // abandon closes what is open, in whatever state.
 func (db *DB) abandon() {
 	if db.base != nil {
-		if err := db.base.close(); err != nil {
-			db.log.Warn("store: closing badger", "err", err)
-		}
+		db.base.close()
 	}
 	for _, t := range append(db.frozen, db.active) {
 		for _, s := range t.segs {

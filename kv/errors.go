@@ -58,8 +58,8 @@ func spaceErr(err error) error {
 // only what Badger returns bare; of the rest, those that callers must tell apart
 // are known by the text of the errno, which the kernel interface fixes.
 func badgerErr(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || errors.Is(err, ErrNoSpace) || errors.Is(err, ErrCorrupt) {
+		return err
 	}
 	text := err.Error()
 	switch {

@@ -11,6 +11,9 @@ import (
 const (
 	// retryFlush is how long the flusher rests after a failure.
 	retryFlush = time.Second
+	// idleBytes of log are not worth a flush when Apply rests: that many are
+	// replayed in no time.
+	idleBytes = 2 * mib
 	// spareSteps bounds the spare segment, in steps of allocation.
 	spareSteps = 4
 )
@@ -42,7 +45,7 @@ func (db *DB) flushDue() time.Duration {
 		db.wmu.Lock()
 		var idle time.Duration
 		n := db.active.keys.Len()
-		if n > 0 && len(db.frozen) == 0 {
+		if n > 0 && len(db.frozen) == 0 && (db.worthFlush() || db.full()) {
 			idle = db.opts.FlushIdle - time.Since(db.lastUse)
 			if idle <= 0 || db.full() {
 				if err := db.rotate(); err != nil {
@@ -67,31 +70,44 @@ func (db *DB) flushDue() time.Duration {
 			return rest
 		}
 		if waiting == 0 {
-			db.afterFlush()
+			db.stockUp()
 			return max(idle, 0)
 		}
 		if db.flushOldest() != nil {
 			return retryFlush
 		}
+		db.startMerge()
 	}
 }
 
-// afterFlush does the housekeeping that can wait for a quiet moment.
-func (db *DB) afterFlush() {
-	if err := db.base.compact(db.space.room); err != nil {
-		db.log.Warn("store: badger is not compacted", "err", err)
+// startMerge lets the database be tidied up, next to the flusher.
+func (db *DB) startMerge() {
+	db.wmu.Lock()
+	defer db.wmu.Unlock()
+	if db.merging || db.closing {
+		return
 	}
-	db.stockUp()
+	db.merging = true
+	go func() {
+		err := db.base.merge(db.space)
+		db.wmu.Lock()
+		defer db.wmu.Unlock()
+		if err != nil && db.mergeErr == nil {
+			db.log.Warn("store: badger's tables are not merged", "err", err)
+		}
+		db.mergeErr = err
+		db.merging = false
+		db.flushed.Broadcast()
+	}()
 }
 
-// stockUp allocates what gets the store through a full disk, if there is room:
-// a spare log segment, and the ballast.
+// stockUp allocates a spare log segment, if there is room: it gets the store
+// through a full disk.
 func (db *DB) stockUp() {
 	db.spareMu.Lock()
 	defer db.spareMu.Unlock()
-	spare, ballast := filepath.Join(db.logDir, spareName), filepath.Join(db.dir, ballastName)
-	if err := errors.Join(db.space.stock(spare, db.sizes.step), db.space.stock(ballast, db.sizes.ballast)); err != nil {
-		db.log.Warn("store: nothing in stock for a full disk", "err", err)
+	if err := db.space.stock(filepath.Join(db.logDir, spareName), db.sizes.step); err != nil {
+		db.log.Warn("store: no spare log segment", "err", err)
 	}
 }
 
@@ -108,6 +124,7 @@ func (db *DB) flushOldest() error {
 		db.frozen = append([]*table(nil), db.frozen[1:]...)
 		db.mu.Unlock()
 		db.recycle(t)
+		db.space.owe(-t.bytes)
 	}
 	db.wmu.Lock()
 	if err == nil {
@@ -140,10 +157,7 @@ func (db *DB) flushTable(t *table) error {
 	if err := db.fault("badger.flush"); err != nil {
 		return fmt.Errorf("handing records to badger: %w", spaceErr(err))
 	}
-	if err := db.base.write(t, db.space.room); err != nil {
-		return err
-	}
-	return db.base.sync()
+	return db.base.write(t)
 }
 
 // syncTable makes the segments of t durable. One whose sync failed once is

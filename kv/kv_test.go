@@ -4,12 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,274 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 )
-
-// manual keeps the flusher from doing anything by itself.
-const manual = time.Hour
-
-func openT(t testing.TB, dir string, o Options) *DB {
-	t.Helper()
-	db, err := Open(dir, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	return db
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// put applies one batch of key, value pairs; "-" as a value deletes.
-func put(t testing.TB, db *DB, kv ...string) {
-	t.Helper()
-	must(t, db.Apply(batchOf(kv...)))
-}
-
-func batchOf(kv ...string) *Batch {
-	b := new(Batch)
-	for i := 0; i < len(kv); i += 2 {
-		if kv[i+1] == "-" {
-			b.Delete([]byte(kv[i]))
-		} else {
-			b.Put([]byte(kv[i]), []byte(kv[i+1]))
-		}
-	}
-	return b
-}
-
-// dump returns all that is in db, by Scan, and checks that Get agrees.
-func dump(t testing.TB, db *DB) map[string]string {
-	t.Helper()
-	out := map[string]string{}
-	last := ""
-	must(t, db.Scan(nil, nil, func(k, v []byte) bool {
-		if string(k) <= last {
-			t.Fatalf("scan gives %q after %q", k, last)
-		}
-		last = string(k)
-		out[last] = string(v)
-		return true
-	}))
-	for k, v := range out {
-		got, ok, err := db.Get([]byte(k))
-		if err != nil || !ok || string(got) != v {
-			t.Fatalf("get %q = %q %v %v, scan says %q", k, got, ok, err, v)
-		}
-	}
-	return out
-}
-
-func same(t testing.TB, got, want map[string]string) {
-	t.Helper()
-	if maps.Equal(got, want) {
-		return
-	}
-	for _, k := range slices.Sorted(maps.Keys(want)) {
-		if v, ok := got[k]; !ok || v != want[k] {
-			t.Errorf("key %q: got %.40q %v, want %.40q", k, v, ok, want[k])
-		}
-	}
-	for _, k := range slices.Sorted(maps.Keys(got)) {
-		if _, ok := want[k]; !ok {
-			t.Errorf("key %q should not be there", k)
-		}
-	}
-	t.FailNow()
-}
-
-// tiny makes segments rotate after a few records.
-func tiny() *sizes {
-	return &sizes{reserve: 1 << 20, ballast: 64 << 10, step: 16 << 10, segment: 32 << 10}
-}
-
-// Random batches, reads, flushes and reopenings against a map.
-func TestModel(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		dir, err := os.MkdirTemp(t.TempDir(), "")
-		must(t, err)
-		opts := Options{FlushIdle: manual, sizes: tiny()}
-		db, err := Open(dir, opts)
-		must(t, err)
-		defer func() { db.Close(); os.RemoveAll(dir) }()
-		model := map[string]string{}
-		key := rapid.StringMatching(`[abc]{1,3}`)
-		rt.Repeat(map[string]func(*rapid.T){
-			"apply": func(rt *rapid.T) {
-				b := new(Batch)
-				for range rapid.IntRange(1, 12).Draw(rt, "ops") {
-					k := key.Draw(rt, "key")
-					if rapid.IntRange(0, 3).Draw(rt, "kind") == 0 {
-						b.Delete([]byte(k))
-						delete(model, k)
-						continue
-					}
-					v := strings.Repeat(rapid.StringMatching(`[x-z]`).Draw(rt, "v"),
-						rapid.SampledFrom([]int{0, 1, 40, 9000}).Draw(rt, "len"))
-					b.Put([]byte(k), []byte(v))
-					model[k] = v
-				}
-				if err := db.Apply(b); err != nil {
-					rt.Fatal(err)
-				}
-			},
-			"get": func(rt *rapid.T) {
-				k := key.Draw(rt, "key")
-				v, ok, err := db.Get([]byte(k))
-				want, there := model[k]
-				if err != nil || ok != there || string(v) != want {
-					rt.Fatalf("get %q = %.20q %v %v, want %.20q %v", k, v, ok, err, want, there)
-				}
-			},
-			"scan": func(rt *rapid.T) {
-				prefix := rapid.StringMatching(`[abc]{0,2}`).Draw(rt, "prefix")
-				from := rapid.StringMatching(`[abc]{0,3}`).Draw(rt, "from")
-				limit := rapid.IntRange(1, 20).Draw(rt, "limit")
-				checkScan(rt, db, model, prefix, from, limit)
-			},
-			"flush": func(rt *rapid.T) {
-				if err := db.Flush(); err != nil {
-					rt.Fatal(err)
-				}
-			},
-			"sync": func(rt *rapid.T) {
-				if err := db.Sync(); err != nil {
-					rt.Fatal(err)
-				}
-			},
-			"reopen": func(rt *rapid.T) {
-				if seldom(rt) {
-					must(t, db.Close())
-					db, err = Open(dir, opts)
-					must(t, err)
-				}
-			},
-			"crash": func(rt *rapid.T) {
-				if seldom(rt) {
-					old := dir
-					dir = crashed(t, db)
-					os.RemoveAll(old)
-					db, err = Open(dir, opts)
-					must(t, err)
-					same(t, dump(t, db), model)
-				}
-			},
-		})
-		same(t, dump(t, db), model)
-	})
-}
-
-// seldom thins out what is slow.
-func seldom(rt *rapid.T) bool { return rapid.IntRange(0, 4).Draw(rt, "seldom") == 0 }
-
-func checkScan(rt *rapid.T, db *DB, model map[string]string, prefix, from string, limit int) {
-	var want, got []string
-	for _, k := range slices.Sorted(maps.Keys(model)) {
-		if strings.HasPrefix(k, prefix) && k >= from && len(want) < limit {
-			want = append(want, k+"="+model[k])
-		}
-	}
-	err := db.Scan([]byte(prefix), []byte(from), func(k, v []byte) bool {
-		got = append(got, string(k)+"="+string(v))
-		return len(got) < limit
-	})
-	if err != nil || !slices.Equal(got, want) {
-		rt.Fatalf("scan %q from %q limit %d: %v\n got %.200q\nwant %.200q", prefix, from, limit, err, got, want)
-	}
-}
-
-// crashed ends db as a kill would, and returns a copy of what it leaves. The page
-// cache survives, so that is everything that was written.
-func crashed(t testing.TB, db *DB) (dir string) {
-	t.Helper()
-	dir, err := os.MkdirTemp(t.TempDir(), "")
-	must(t, err)
-	db.wmu.Lock()
-	db.closing = true
-	db.flushed.Broadcast()
-	db.wmu.Unlock()
-	close(db.stop)
-	<-db.stopped
-	db.readers.close()
-	copyStore(t, db.dir, dir)
-	db.abandon()
-	return dir
-}
-
-// copyStore copies the files of a store at one moment. Badger may still be busy
-// turning a memtable into a table, so it copies again until nothing has changed.
-func copyStore(t testing.TB, from, to string) {
-	t.Helper()
-	names := func() string {
-		var out []string
-		must(t, filepath.WalkDir(from, func(path string, _ os.DirEntry, err error) error {
-			out = append(out, path)
-			return nil
-		}))
-		return strings.Join(out, "\n")
-	}
-	for {
-		before := names()
-		err := copyTree(from, to)
-		if before == names() {
-			must(t, err)
-			return
-		}
-		must(t, os.RemoveAll(to))
-	}
-}
-
-func copyTree(from, to string) error {
-	return filepath.WalkDir(from, func(path string, d os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		target := filepath.Join(to, strings.TrimPrefix(path, from))
-		if d.IsDir() {
-			return os.MkdirAll(target, 0o700)
-		}
-		return copySparse(path, target)
-	})
-}
-
-// copySparse copies only what was ever written: a store is mostly blocks
-// allocated ahead.
-func copySparse(from, to string) error {
-	src, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	dst, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	defer dst.Close()
-	size, err := src.Seek(0, io.SeekEnd)
-	if err != nil {
-		return err
-	}
-	for off := int64(0); ; {
-		data, err := src.Seek(off, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			return dst.Truncate(size)
-		}
-		if err != nil {
-			return err
-		}
-		if off, err = src.Seek(data, unix.SEEK_HOLE); err != nil {
-			return err
-		}
-		if _, err := io.Copy(io.NewOffsetWriter(dst, data), io.NewSectionReader(src, data, off-data)); err != nil {
-			return err
-		}
-	}
-}
 
 // A flush may finish at any moment of a scan, and fn may read.
 func TestScanDuringFlush(t *testing.T) {
@@ -494,6 +223,9 @@ func TestLargeFlush(t *testing.T) {
 func TestIdleFlush(t *testing.T) {
 	db := openT(t, t.TempDir(), Options{FlushIdle: time.Millisecond})
 	put(t, db, "a", "1", "a", "2") // two ops, one key
+	for i := range 10 {
+		put(t, db, fmt.Sprint(i), strings.Repeat("v", MaxValue))
+	}
 	db.wmu.Lock()
 	defer db.wmu.Unlock()
 	for db.doneN == 0 {
@@ -564,22 +296,9 @@ func TestModes(t *testing.T) {
 		}))
 	}
 	check()
-	fill(t, db, 40_000) // more than one memtable
+	fill(t, db, 10_000)
 	must(t, db.Flush())
-	must(t, db.base.tidy())
 	check()
 	must(t, db.Close())
 	check()
-}
-
-// testLog sends what the store logs to the test's output.
-func testLog(t testing.TB) *slog.Logger {
-	return slog.New(slog.NewTextHandler(testWriter{t}, nil))
-}
-
-type testWriter struct{ t testing.TB }
-
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Log(strings.TrimSpace(string(p)))
-	return len(p), nil
 }

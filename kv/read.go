@@ -103,7 +103,9 @@ type scanner struct {
 	prefix  string
 	cursors [1 + maxFrozen]cursor
 	n       int // cursors in use
-	under   *badger.Iterator
+	base    *base
+	gen     *generation
+	under   *badger.Iterator // nil: nothing there
 }
 
 var scanners = sync.Pool{New: func() any { return new(scanner) }}
@@ -116,8 +118,11 @@ func (s *scanner) start(db *DB, prefix string, from []byte) {
 		s.add(db.frozen[i], &db.mu, from)
 	}
 	db.mu.RUnlock()
-	s.under = db.base.iterate(view(prefix))
-	s.under.Seek(from)
+	s.base, s.gen = db.base, db.base.use()
+	if !s.gen.empty {
+		s.under = s.gen.txn.NewIterator(badger.IteratorOptions{Prefix: view(prefix)})
+		s.under.Seek(from)
+	}
 }
 
 func (s *scanner) add(t *table, mu *sync.RWMutex, from []byte) {
@@ -131,10 +136,11 @@ func (s *scanner) release() {
 	if s.under != nil {
 		s.under.Close()
 	}
+	s.base.done(s.gen)
 	for i := range s.cursors[:s.n] {
 		s.cursors[i] = cursor{} // drop what the garbage collector may want
 	}
-	s.under, s.n, s.prefix = nil, 0, ""
+	s.base, s.gen, s.under, s.n, s.prefix = nil, nil, nil, 0, ""
 	scanners.Put(s)
 }
 

@@ -184,13 +184,17 @@ func fallocate(f *os.File, off, n int64) error {
 // visible, and the next record takes its place.
 func (s *segment) append(rec []byte) error {
 	if _, err := s.f.WriteAt(rec, s.tail); err != nil {
-		// All of rec may be in the file although the kernel said no: take away
-		// its header, or a crash now would bring back what was refused.
-		s.f.WriteAt(make([]byte, recHdrLen), s.tail)
+		s.wipe()
 		return fmt.Errorf("writing to the log %s: %w", s.path, spaceErr(err))
 	}
 	s.tail += int64(len(rec))
 	return nil
+}
+
+// wipe takes away the header of a record whose write failed: all of it may be in
+// the file although the kernel said no, and a crash now would bring it back.
+func (s *segment) wipe() {
+	s.f.WriteAt(make([]byte, recHdrLen), s.tail) // if this fails, too, there is no more to do
 }
 
 // datasync makes all that was appended survive a power cut.

@@ -15,7 +15,6 @@ import (
 // sizes scales what a store allocates ahead to the disk it lives on, in bytes.
 type sizes struct {
 	reserve int64 // free space that growing batches leave alone
-	ballast int64 // file that is given up to get a store on a full disk going
 	step    int64 // log blocks are allocated in steps of this
 	segment int64 // a log segment of this size is rotated
 }
@@ -24,16 +23,14 @@ const (
 	mib = 1 << 20
 
 	defaultReserve = 64 * mib
-	defaultBallast = 12 * mib
 	defaultStep    = 4 * mib
-	defaultSegment = 64 * mib
+	defaultSegment = 32 * mib
 )
 
 func sizesFor(total, reserve int64) sizes {
-	z := sizes{defaultReserve, defaultBallast, defaultStep, defaultSegment}
+	z := sizes{defaultReserve, defaultStep, defaultSegment}
 	if total > 0 {
 		z.reserve = min(z.reserve, total/8)
-		z.ballast = min(z.ballast, total/16)
 		z.step = max(256<<10, min(z.step, total/32))
 		z.segment = max(mib, min(z.segment, total/16))
 	}
@@ -66,24 +63,26 @@ type space struct {
 	statfs  func(dir string) (free, total int64, err error)
 
 	mu   sync.Mutex
+	owed int64     // mu: bytes in the log only, which a flush will need once more
 	free int64     // mu: at the last reading, less what was promised since
 	used int64     // mu: bytes promised since the last reading
 	read time.Time // mu: when that was
 }
 
 // claim counts n bytes that are about to be written. It returns ErrNoSpace if
-// they would eat into the reserve.
+// they would eat into the reserve, or into what is owed.
 func (s *space) claim(n int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.used+n > spaceBytes || s.free-n < s.reserve || time.Since(s.read) > spaceAge {
+	keep := s.reserve + s.owed
+	if s.used+n > spaceBytes || s.free-n < keep || time.Since(s.read) > spaceAge {
 		if err := s.refresh(); err != nil {
 			return err
 		}
 	}
-	if s.free-n < s.reserve {
+	if s.free-n < keep {
 		return fmt.Errorf("%d KiB free on the disk of %s, %d KiB are kept in reserve: %w",
-			s.free>>10, s.dir, s.reserve>>10, ErrNoSpace)
+			s.free>>10, s.dir, keep>>10, ErrNoSpace)
 	}
 	s.free -= n
 	s.used += n
@@ -103,6 +102,22 @@ func (s *space) room(n int64) error {
 	return nil
 }
 
+// owe adds n bytes, maybe fewer than 0, to what the flushes to come will write.
+func (s *space) owe(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.owed += n
+}
+
+// roomForLog returns ErrNoSpace unless n bytes are free besides what is owed: if
+// the log took that, nothing could be flushed, and so nothing of the log be freed.
+func (s *space) roomForLog(n int64) error {
+	s.mu.Lock()
+	owed := s.owed
+	s.mu.Unlock()
+	return s.room(n + owed)
+}
+
 // refresh reads the free space. The caller holds mu.
 func (s *space) refresh() error {
 	free, total, err := s.statfs(s.dir)
@@ -115,8 +130,6 @@ func (s *space) refresh() error {
 	s.free, s.used, s.read = free, 0, time.Now()
 	return nil
 }
-
-const ballastName = "ballast"
 
 // stock allocates a file of size bytes at path, unless it is there, if there is
 // more than room enough.
@@ -137,11 +150,6 @@ func (s *space) stock(path string, size int64) error {
 		return fmt.Errorf("allocating %s: %w", path, spaceErr(err))
 	}
 	return nil
-}
-
-// dropBallast gives the ballast's blocks back. It reports whether there were any.
-func dropBallast(dir string) bool {
-	return os.Remove(filepath.Join(dir, ballastName)) == nil
 }
 
 // diskBytes sums the allocated bytes of the files below dir. Files that go away

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -15,15 +16,65 @@ import (
 // the kernel has gathered. It holds no lock and stops nobody, so what is
 // written meanwhile may or may not be in.
 //
-// Mappings are found in /proc. Those of processes that this one may not look at are
-// flushed if the kernel wrote back some of their pages since the last barrier.
+// syncfs(2) has the kernel send every dirty page of the mount, but does not wait for the
+// answers. So requests are drained until none of them brings such a page any more.
 func (m *Mount) Barrier(ctx context.Context) error {
+	root, err := m.openRoot()
+	if err != nil {
+		m.log.Debug("the mount cannot be opened; looking for mapped files instead", "error", err)
+		return m.flushMapped(ctx)
+	}
+	defer unix.Close(root)
+	seen := m.fs.cachedWrites.Load()
+	if err := unix.Syncfs(root); err != nil {
+		return fmt.Errorf("flush the kernel's cache: %w", err)
+	}
+	kick := func() error {
+		var s unix.Statfs_t
+		return unix.Fstatfs(root, &s) // always asks us
+	}
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := m.conn.Drain(kick); err != nil {
+			return fmt.Errorf("wait for the kernel's cache: %w", err)
+		}
+		now := m.fs.cachedWrites.Load()
+		if now == seen {
+			return nil
+		}
+		seen = now
+	}
+}
+
+// openRoot opens the root directory of the mount. That is safe as long as no lock is
+// held that a handler wants: other threads answer.
+func (m *Mount) openRoot() (int, error) {
+	fd, err := unix.Open(m.Mountpoint(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if dev, _, ok := cachedStat(fd, ""); !ok || dev != m.Dev() {
+		unix.Close(fd)
+		return -1, fmt.Errorf("something else is mounted on %s", m.Mountpoint())
+	}
+	return fd, nil
+}
+
+// flushMapped does as Barrier where the mount is out of reach, because it is mounted
+// over or its path has changed. It finds mappings in /proc. Those of processes that this
+// one may not look at are flushed if the kernel wrote back some of their pages since the last barrier.
+func (m *Mount) flushMapped(ctx context.Context) error {
 	inos := map[layers.Ino]struct{}{}
 	for _, ino := range m.fs.mapped.take() {
 		inos[ino] = struct{}{}
 	}
+	var mu sync.Mutex
 	found := func(ino uint64) {
 		if ino&viewBit == 0 {
+			mu.Lock()
+			defer mu.Unlock()
 			inos[layers.Ino(ino)] = struct{}{}
 		}
 	}

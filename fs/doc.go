@@ -10,10 +10,10 @@
 // speak up when the head moves ([Mount.Notify]), when a page written through a
 // mapping moved a file's times, or when session wrote a file itself.
 //
-// There is no OPEN, FLUSH, ACCESS or CREATE: they answer ENOSYS once and
-// the kernel does without. These, INTERRUPT's silence and what
-// go-fuse leaves out (POLL, BMAP, SYNCFS) are the only uses of ENOSYS, which the kernel remembers
-// for the life of the mount; [status] never returns it.
+// There is no OPEN, OPENDIR, FLUSH, ACCESS or CREATE: they answer ENOSYS once and the
+// kernel does without. These and what go-fuse leaves out (POLL, BMAP, SYNCFS,
+// COPY_FILE_RANGE_64) are the only uses of ENOSYS, which the kernel remembers for the
+// life of the mount; no error of ours becomes it (errno.go).
 //
 // # Node ids
 //
@@ -35,6 +35,6 @@
 //	      incarnations.mu, views.mu
 //	  voider.mu, syncGroup.mu, aclCache.mu  leaves; nothing is called with them held
 //
-// Notifications go out with none of these held. The one sent by a handler is
+// Notifications go out, and Barrier uses the mount itself, with none of these held. The one sent by a handler is
 // to an old incarnation of the file it writes, which is another inode to the kernel.
 package fs

@@ -1,11 +1,15 @@
 package fs
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/rewindfs/rewindfs/fs/transport"
 	"github.com/rewindfs/rewindfs/layers"
@@ -17,7 +21,11 @@ type CacheMode string
 const (
 	// Through passes each write on before write(2) returns.
 	Through CacheMode = "through"
-	// Writeback lets the kernel gather small writes; Barrier, fsync and close collect them.
+	// Writeback lets the kernel gather small writes; Barrier, fsync and close collect
+	// them. The kernel is then the judge of a file's size and times while it knows the file. So
+	// descriptors from before a rollback go on seeing the old size, writes through them
+	// fail no sooner than fsync or close, SEEK_DATA and SEEK_HOLE miss what has not been collected, and each
+	// close costs the next open a request.
 	Writeback CacheMode = "writeback"
 )
 
@@ -52,7 +60,10 @@ type FS struct {
 	acls   aclCache
 	noCaps inoSet // files known to have no capabilities: root's writes need not look each time
 	setid  inoSet // files that the kernel was told are setuid or setgid
-	mapped inoSet // files that cached writes came for since the last barrier
+	mapped inoSet // files that cached writes came for, for flushMapped
+
+	cachedWrites atomic.Uint64 // dirty pages that the kernel sent, in requests
+
 	voider *voider
 	syncer syncGroup
 }
@@ -81,7 +92,7 @@ func New(tree *layers.Tree, branch *layers.Branch, o Options) (*Mount, error) {
 		tree: tree, branch: branch, log: o.Logger,
 		checkpoints: o.Checkpoints, statfsDir: o.StatfsDir, writeback: o.CacheMode == Writeback,
 	}
-	f.noCaps.max = 1 << 14
+	f.noCaps.max, f.mapped.max = 1<<14, 1<<14
 	f.voider = newVoider(o.Logger)
 	conn, err := transport.Mount(o.Mountpoint, f, transport.Options{
 		FSName: o.FSName, AllowOther: o.AllowOther, Writeback: f.writeback, Logger: o.Logger, Debug: o.Debug,
@@ -108,7 +119,16 @@ func (m *Mount) Dev() uint64 { return m.conn.Dev() }
 
 // Unmount takes the mount away. In use, it is an error that wraps EBUSY, unless
 // lazy, which detaches the mount and lets its users finish.
-func (m *Mount) Unmount(lazy bool) error { return m.conn.Unmount(lazy) }
+func (m *Mount) Unmount(lazy bool) error {
+	err := m.conn.Unmount(lazy)
+	// Whoever looks through /proc (lsof, another session's Busy) holds the mount for an
+	// instant. There is nothing to wait on, and no user to name: try again for a second.
+	for try := 0; try < 100 && errors.Is(err, unix.EBUSY) && len(m.Busy()) == 0; try++ {
+		time.Sleep(10 * time.Millisecond)
+		err = m.conn.Unmount(lazy)
+	}
+	return err
+}
 
 // Abort ends the connection: every request fails, waiting ones too. Unmount after it.
 func (m *Mount) Abort() error { return m.conn.Abort() }

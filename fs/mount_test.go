@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,16 +42,17 @@ func TestMain(m *testing.M) {
 
 // rig is a tree over a base directory, mounted.
 type rig struct {
-	t                *testing.T
+	t                testing.TB
 	base, store, mnt string
 	tree             *layers.Tree
 	branch           *layers.Branch
 	m                *Mount
-	points           map[string]layers.Layer
+	mu               sync.Mutex
+	points           map[string]layers.Layer // guarded by mu
 }
 
 // newRig mounts a base that fill, which may be nil, has filled.
-func newRig(t *testing.T, fill func(base string), opts ...func(*Options)) *rig {
+func newRig(t testing.TB, fill func(base string), opts ...func(*Options)) *rig {
 	t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("no /dev/fuse here")
@@ -99,6 +101,10 @@ func newRig(t *testing.T, fill func(base string), opts ...func(*Options)) *rig {
 	if r.m, err = New(r.tree, r.branch, o); err != nil {
 		t.Fatal(err)
 	}
+	// Go's scheduler asks of every file it opens whether it can be polled, and holds up
+	// everything for the answer, which is to come from this process. Once the kernel
+	// has learnt that there is no POLL it answers itself.
+	r.start("poller", r.mnt).stop()
 	// Whatever hangs, the mount does not outlive the test.
 	guard := time.AfterFunc(2*time.Minute, func() { r.m.Abort() })
 	t.Cleanup(func() {
@@ -113,7 +119,7 @@ func newRig(t *testing.T, fill func(base string), opts ...func(*Options)) *rig {
 	return r
 }
 
-type testWriter struct{ t *testing.T }
+type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Log(strings.TrimSpace(string(p)))
@@ -121,6 +127,8 @@ func (w testWriter) Write(p []byte) (int, error) {
 }
 
 func (r *rig) Names() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var out []string
 	for n := range r.points {
 		out = append(out, n)
@@ -129,8 +137,28 @@ func (r *rig) Names() []string {
 }
 
 func (r *rig) Lookup(name string) (layers.Layer, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	l, ok := r.points[name]
 	return l, ok
+}
+
+// label gives a layer a label; layer 0 takes the label away.
+func (r *rig) label(name string, l layers.Layer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.points[name] = l
+	if l == 0 {
+		delete(r.points, name)
+	}
+}
+
+func (r *rig) layer(name string) layers.Layer {
+	l, ok := r.Lookup(name)
+	if !ok {
+		r.t.Fatalf("no checkpoint %q", name)
+	}
+	return l
 }
 
 // checkpoint seals the head, as session does.
@@ -143,7 +171,7 @@ func (r *rig) checkpoint(label string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.points[label] = s.Layer
+	r.label(label, s.Layer)
 }
 
 // rollback moves the head, as session does.
@@ -159,7 +187,7 @@ func (r *rig) rollback(label string) layers.Moved {
 func (r *rig) move(label string) layers.Moved {
 	r.t.Helper()
 	thaw := r.m.Freeze()
-	mv, err := r.branch.MoveHead(r.points[label], false, nil, r.m.Swapped)
+	mv, err := r.branch.MoveHead(r.layer(label), false, nil, r.m.Swapped)
 	thaw()
 	if err != nil {
 		r.t.Fatal(err)
@@ -183,7 +211,7 @@ func (r *rig) want(p, content string) {
 	r.t.Helper()
 	b, err := os.ReadFile(r.path(p))
 	if err != nil || string(b) != content {
-		r.t.Errorf("%s holds %q, %v; want %q", p, b, err, content)
+		r.t.Errorf("%s holds %d bytes %.60q, %v; want %q", p, len(b), b, err, content)
 	}
 }
 
@@ -205,8 +233,10 @@ func (r *rig) sh(uid int, script string) string {
 }
 
 func (r *rig) trySh(uid int, script string) (string, error) {
-	cmd := exec.Command("sh", "-euc", script)
-	cmd.Dir = r.mnt
+	// Not with cmd.Dir: between fork and exec the child would wait for us, and the
+	// Go runtime may be waiting for the child with everything stopped.
+	cmd := exec.Command("sh", "-euc", `cd "$0"; `+script, r.mnt)
+	cmd.Dir = "/"
 	if uid != 0 {
 		cmd.SysProcAttr = credential(uid)
 	}
@@ -216,7 +246,7 @@ func (r *rig) trySh(uid int, script string) (string, error) {
 
 // helper is another process of this test binary, in a role.
 type helper struct {
-	t   *testing.T
+	t   testing.TB
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out io.Reader
@@ -277,7 +307,7 @@ func (h *helper) answer(to string) string {
 }
 
 // eventually waits for what the kernel does in its own time.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

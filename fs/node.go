@@ -118,22 +118,36 @@ func (c *incarnations) bump(inos []layers.Ino) {
 
 // ids returns the node ids of ino that the kernel may know: the current one last.
 func (c *incarnations) ids(ino layers.Ino) []uint64 {
-	old := c.old(ino)
-	return append(old, uint64(ino)|uint64(c.current(ino))<<tagShift)
+	if c.n.Load() == 0 {
+		return []uint64{uint64(ino)}
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return append(c.m[ino].before(ino), uint64(ino)|uint64(c.m[ino].now)<<tagShift)
 }
 
-// old returns the node ids of earlier incarnations that the kernel may know.
-func (c *incarnations) old(ino layers.Ino) []uint64 {
+// before returns the node ids of the earlier incarnations.
+func (i incarnation) before(ino layers.Ino) []uint64 {
+	var out []uint64
+	for _, tag := range i.held {
+		out = append(out, uint64(ino)|uint64(tag)<<tagShift)
+	}
+	return out
+}
+
+// older returns the earlier incarnations of a node that is the current one, and
+// nothing for a node that has been superseded.
+func (c *incarnations) older(node uint64) []uint64 {
 	if c.n.Load() == 0 {
 		return nil
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	var out []uint64
-	for _, tag := range c.m[ino].held {
-		out = append(out, uint64(ino)|uint64(tag)<<tagShift)
+	ino := layers.Ino(node & inoMask)
+	if i := c.m[ino]; i.now == uint16(node>>tagShift&tagMask) {
+		return i.before(ino)
 	}
-	return out
+	return nil
 }
 
 // forgotten drops an earlier incarnation that the kernel does not know any more.

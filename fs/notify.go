@@ -69,10 +69,17 @@ func (m *Mount) Notify(mv layers.Moved) error {
 	return nil
 }
 
-// Changed has the kernel forget the content of a file and some names, after a change
-// that did not come through the mount.
+// Changed has the kernel forget the content of a file, some names and what it knows
+// of their directories, after a change that did not come through the mount.
 func (m *Mount) Changed(ino layers.Ino, names []layers.NameKey) error {
-	return m.Notify(layers.Moved{Inos: []layers.Ino{ino}, Names: names})
+	mv := layers.Moved{Inos: []layers.Ino{ino}, Names: names}
+	for _, k := range names {
+		mv.Inos = append(mv.Inos, k.Dir)
+	}
+	if m.fs.writeback {
+		m.fs.inc.bump(mv.Inos[:1]) // the kernel would keep the size it knows
+	}
+	return m.Notify(mv)
 }
 
 // Drifted has the kernel forget the content of a base file that turned out to have

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,11 +20,12 @@ import (
 // process is one in /proc. What it refuses to show, or what ends while looked at, is
 // treated as not there.
 type process struct {
-	proc *os.File // /proc
+	proc int // descriptor of /proc
 	pid  int
 }
 
-// eachProcess calls fn for every process but this one.
+// eachProcess calls fn for every process but this one and the kernel's own threads,
+// from several goroutines at once.
 func eachProcess(fn func(*process)) error {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -32,23 +36,59 @@ func eachProcess(fn func(*process)) error {
 	if err != nil {
 		return err
 	}
-	self := os.Getpid()
-	p := process{proc: proc}
+	skip := kernelThreads()
+	skip[strconv.Itoa(os.Getpid())] = true
+	var pids []int
 	for _, n := range names {
-		if n[0] < '0' || n[0] > '9' {
+		if n[0] < '0' || n[0] > '9' || skip[n] {
 			continue
 		}
-		if p.pid, err = strconv.Atoi(n); err == nil && p.pid != self {
-			fn(&p)
+		if pid, err := strconv.Atoi(n); err == nil {
+			pids = append(pids, pid)
 		}
 	}
+	var done sync.WaitGroup
+	fd, next := int(proc.Fd()), atomic.Int64{}
+	for range min(runtime.GOMAXPROCS(0), 4, max(1, len(pids)/8)) {
+		done.Go(func() {
+			for i := next.Add(1); int(i) <= len(pids); i = next.Add(1) {
+				fn(&process{proc: fd, pid: pids[i-1]})
+			}
+		})
+	}
+	done.Wait()
 	return nil
+}
+
+// kernelThreads returns the pids of kernel threads, which map no files: most of
+// /proc on a small machine. They are the children of process 2, unless this is a pid
+// namespace of its own, which has none.
+func kernelThreads() map[string]bool {
+	const kthread = 0x00200000 // PF_KTHREAD in the flags of /proc/PID/stat
+	out := map[string]bool{}
+	stat, err := os.ReadFile("/proc/2/stat")
+	if err != nil {
+		return out
+	}
+	// Behind the name, which is in parentheses: state ppid pgrp session tty tpgid flags.
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(f) < 7 {
+		return out
+	}
+	if flags, err := strconv.ParseUint(f[6], 10, 64); err != nil || flags&kthread == 0 {
+		return out
+	}
+	children, _ := os.ReadFile("/proc/2/task/2/children")
+	for pid := range strings.FieldsSeq(string(children)) {
+		out[pid] = true
+	}
+	return out
 }
 
 func (p *process) path(name string) string { return strconv.Itoa(p.pid) + "/" + name }
 
 func (p *process) open(name string) (int, error) {
-	return unix.Openat(int(p.proc.Fd()), p.path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	return unix.Openat(p.proc, p.path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
 // procmapQuery is struct procmap_query of include/uapi/linux/fs.h (Linux 6.11).
@@ -102,6 +142,7 @@ func (p *process) sharedMappings(dev uint64, fn func(ino uint64)) {
 type mapping struct {
 	shared, writable bool
 	dev, ino         uint64
+	path             string
 }
 
 // eachMapping parses /proc/PID/maps, see proc_pid_maps(5).
@@ -135,6 +176,9 @@ func parseMapping(line []byte) (m mapping, ok bool) {
 		shared: f[1][3] == 's', writable: f[1][1] == 'w',
 		dev: unix.Mkdev(uint32(ma), uint32(mi)), ino: ino,
 	}
+	if len(f) > 5 { // the rest of the line, which may have spaces of its own
+		m.path = string(line[bytes.Index(line, f[5]):])
+	}
 	return m, errors.Join(err1, err2, err3) == nil
 }
 
@@ -158,10 +202,11 @@ func (p *process) fds(fn func(fd string, dev, ino uint64)) {
 	}
 }
 
-// cachedStat looks at a file without asking its file system.
+// cachedStat looks at a file, or with an empty name at dir itself, without asking its
+// file system.
 func cachedStat(dir int, name string) (dev, ino uint64, ok bool) {
 	var st unix.Statx_t
-	err := unix.Statx(dir, name, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_INO, &st)
+	err := unix.Statx(dir, name, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT|unix.AT_EMPTY_PATH, unix.STATX_INO, &st)
 	return unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, err == nil
 }
 
@@ -191,14 +236,18 @@ func (p *process) openForWriting(dev uint64, fn func(ino uint64)) {
 type Process struct {
 	PID     int
 	Command string
-	Uses    []string // "cwd", "root", "exe", "fd", "mmap"
+	Uses    []string // "cwd", "root", "exe", "open: path", "mapped: path"; paths are below the mount
 }
 
-// Users lists the processes that use the mount with st_dev dev, as far as this one may look at them.
-func Users(dev uint64) ([]Process, error) {
+// Users lists the processes that use the mount on dir, with st_dev dev, as far as this
+// one may look at them.
+func Users(dir string, dev uint64) ([]Process, error) {
+	var mu sync.Mutex
 	var out []Process
 	err := eachProcess(func(p *process) {
-		if uses := p.uses(dev); len(uses) > 0 {
+		if uses := p.uses(dir, dev); len(uses) > 0 {
+			mu.Lock()
+			defer mu.Unlock()
 			out = append(out, Process{p.pid, p.command(), uses})
 		}
 	})
@@ -206,24 +255,37 @@ func Users(dev uint64) ([]Process, error) {
 	return out, err
 }
 
-// uses says in which ways p uses files of device dev.
-func (p *process) uses(dev uint64) (uses []string) {
-	for _, link := range []string{"cwd", "root", "exe"} {
-		if d, _, ok := cachedStat(int(p.proc.Fd()), p.path(link)); ok && d == dev {
-			uses = append(uses, link)
+// maxUses is how many uses of one process are told.
+const maxUses = 20
+
+// uses says in which ways p uses the mount.
+func (p *process) uses(dir string, dev uint64) (uses []string) {
+	add := func(use string) {
+		if len(uses) < maxUses && !slices.Contains(uses, use) {
+			uses = append(uses, use)
 		}
 	}
-	fds, maps := false, false
-	p.fds(func(_ string, d, _ uint64) { fds = fds || d == dev })
-	if fds {
-		uses = append(uses, "fd")
+	below := func(path string) string {
+		return strings.TrimPrefix(strings.TrimPrefix(path, dir), "/")
 	}
+	for _, link := range []string{"cwd", "root", "exe"} {
+		if d, _, ok := cachedStat(p.proc, p.path(link)); ok && d == dev {
+			add(link)
+		}
+	}
+	p.fds(func(fd string, d, _ uint64) {
+		if d == dev {
+			target, _ := os.Readlink("/proc/" + p.path("fd/"+fd))
+			add("open: " + below(target))
+		}
+	})
 	if fd, err := p.open("maps"); err == nil {
-		eachMapping(fd, func(m mapping) { maps = maps || m.dev == dev })
+		eachMapping(fd, func(m mapping) {
+			if m.dev == dev {
+				add("mapped: " + below(m.path))
+			}
+		})
 		unix.Close(fd)
-	}
-	if maps {
-		uses = append(uses, "mmap")
 	}
 	return uses
 }
@@ -240,7 +302,7 @@ func (p *process) command() string {
 
 // Busy lists the processes that use the mount, as far as this one may look at them.
 func (m *Mount) Busy() []Process {
-	users, err := Users(m.Dev())
+	users, err := Users(m.Mountpoint(), m.Dev())
 	if err != nil {
 		m.log.Warn("cannot tell who uses the mount", "error", err)
 	}

@@ -50,10 +50,10 @@ func TestRewindDirectory(t *testing.T) {
 		t.Errorf("a new checkpoint is not listed: %q", got)
 	}
 	r.want(".rewind/checkpoints/three/later", "1")
-	r.points["three"] = r.points["one"]
+	r.label("three", r.layer("one"))
 	r.wantGone(".rewind/checkpoints/three/later")
 	r.want(".rewind/checkpoints/three/d/f", "base")
-	delete(r.points, "three")
+	r.label("three", 0)
 	r.wantGone(".rewind/checkpoints/three")
 }
 

@@ -14,11 +14,13 @@ import (
 )
 
 // roles are what the test binary does as another process.
-var roles = map[string]func(args []string) error{"holder": holder, "dweller": dweller}
+var roles = map[string]func(args []string) error{"holder": holder, "dweller": dweller, "poller": poller}
 
 func credential(uid int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 }
+
+const scattered = 40 << 20 // bytes of the mapping that "scatter" makes
 
 // holder holds one file open and mapped, and does with it what it is told on
 // standard input: one command a line, one answer a line.
@@ -47,6 +49,11 @@ func holder(args []string) error {
 		case "write":
 			_, err := unix.Pwrite(fd, []byte(arg), 0)
 			out = answer(err, "ok")
+		case "hammer": // writes until it must not any more
+			for i := 0; err == nil; i++ {
+				_, err = unix.Pwrite(fd, fmt.Appendf(nil, "%08d", i), int64(i%1000)*8)
+			}
+			out, err = answer(err, ""), nil
 		case "truncate":
 			out = answer(unix.Ftruncate(fd, 0), "ok")
 		case "chmod":
@@ -60,6 +67,13 @@ func holder(args []string) error {
 		case "map":
 			mem, err = unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 			out = answer(err, "ok")
+		case "scatter": // dirties every other page of a large mapping
+			var big []byte
+			big, err = unix.Mmap(fd, 0, scattered, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			for i := 0; err == nil && i < scattered; i += 8192 {
+				big[i] = arg[0]
+			}
+			out, err = answer(err, "ok"), nil
 		case "unmap":
 			out = answer(unix.Munmap(mem), "ok")
 		case "mread":
@@ -74,6 +88,19 @@ func holder(args []string) error {
 		}
 		fmt.Println(out)
 	}
+	return nil
+}
+
+// poller polls a file in the mount.
+func poller(args []string) error {
+	fd, err := unix.Open(args[0], unix.O_TMPFILE|unix.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0); err != nil {
+		return err
+	}
+	fmt.Println("ready")
 	return nil
 }
 
@@ -123,7 +150,7 @@ type statData struct {
 	Sec, Nsec, CSec, CNs int64
 }
 
-func lstat(t *testing.T, path string) statData {
+func lstat(t testing.TB, path string) statData {
 	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {

@@ -2,8 +2,12 @@ package fs
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -119,6 +123,61 @@ func TestBarrierCollectsMappings(t *testing.T) {
 	}
 }
 
+// More dirty pages than the kernel sends at once are all in.
+func TestBarrierCollectsMany(t *testing.T) {
+	r := newRig(t, nil)
+	r.write("f", "")
+	if err := os.Truncate(r.path("f"), scattered); err != nil {
+		t.Fatal(err)
+	}
+	h := r.start("holder", r.path("f"))
+	for _, mark := range []string{"a", "b"} {
+		h.want("scatter "+mark, "ok")
+		r.checkpoint(mark)
+	}
+	h.stop()
+	for _, mark := range []string{"a", "b"} {
+		got, err := os.ReadFile(r.path(".rewind/checkpoints/" + mark + "/f"))
+		if err != nil || len(got) != scattered {
+			t.Fatalf("%d bytes, %v", len(got), err)
+		}
+		missing := 0
+		for i := 0; i < scattered; i += 8192 {
+			if got[i] != mark[0] {
+				missing++
+			}
+		}
+		if missing > 0 {
+			t.Errorf("%d of %d pages are not in checkpoint %s", missing, scattered/8192, mark)
+		}
+	}
+}
+
+// The way around, for a mount that cannot be reached by its path.
+func TestBarrierWithoutPath(t *testing.T) {
+	for _, mode := range []CacheMode{Through, Writeback} {
+		r := newRig(t, nil, func(o *Options) { o.CacheMode = mode })
+		r.write("f", "one")
+		r.write("g", "")
+		h, g := r.start("holder", r.path("f")), r.start("holder", r.path("g"))
+		h.want("map", "ok")
+		h.want("mwrite two", "ok")
+		g.want("write gathered", "ok")
+		if err := r.m.flushMapped(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		s, err := r.branch.Seal(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.label("a", s.Layer)
+		r.want(".rewind/checkpoints/a/f", "two")
+		r.want(".rewind/checkpoints/a/g", "gathered")
+		h.stop()
+		g.stop()
+	}
+}
+
 func TestRollbackNames(t *testing.T) {
 	r := newRig(t, func(base string) {
 		os.MkdirAll(filepath.Join(base, "dir/sub"), 0o755)
@@ -147,7 +206,7 @@ func TestRollbackNames(t *testing.T) {
 	}
 	cwd.want("list", "f")
 	cwd.want("cwd", r.path("dir/sub"))
-	r.points["left"] = left.From
+	r.label("left", left.From)
 	r.rollback("left")
 	if got := r.sh(0, "find . -printf '%p %y %m %s %n %i %T@ %C@ %l\n' | sort"); got != after {
 		t.Errorf("after the redo:\n%s\nwant:\n%s", got, after)
@@ -171,4 +230,99 @@ func TestRollbackRemovesCwd(t *testing.T) {
 	}
 	h.want("up", "ok")
 	h.stop()
+}
+
+// A base file with several names leads to the restored file by each of them.
+func TestRollbackHardLinks(t *testing.T) {
+	r := newRig(t, func(base string) {
+		os.WriteFile(filepath.Join(base, "a"), []byte("old"), 0o644)
+		os.Mkdir(filepath.Join(base, "d"), 0o755)
+		for _, n := range []string{"b", "d/c"} {
+			os.Link(filepath.Join(base, "a"), filepath.Join(base, n))
+		}
+	})
+	r.checkpoint("one")
+	r.sh(0, "cat a b d/c; ls -l . d")
+	h := r.start("holder", r.path("b"))
+	h.want("write new", "ok")
+	r.want("d/c", "new")
+	r.rollback("one")
+	for _, n := range []string{"a", "b", "d/c"} {
+		r.want(n, "old")
+	}
+	for _, n := range []string{"b", "d/c", "a"} {
+		h := r.start("holder", r.path(n))
+		h.want("write via", "ok")
+		h.stop()
+		r.want("a", "via")
+		r.want("d/c", "via")
+		r.rollback("one")
+	}
+	h.want("write no!", esSTALE)
+	h.want("read", "old")
+	if st := lstat(t, r.path("b")); st.Nlink != 3 {
+		t.Errorf("%d links, want 3", st.Nlink)
+	}
+	h.stop()
+}
+
+// However a rollback falls between the writes of a busy program, none of them is in
+// the restored file, and the program is told.
+func TestRollbackUnderWrites(t *testing.T) {
+	r := newRig(t, nil)
+	const rounds = 15
+	for i := range rounds {
+		content := fmt.Sprint("as it was in round ", i)
+		r.write("f", content)
+		before := lstat(t, r.path("f"))
+		r.checkpoint("one")
+		h := r.start("holder", r.path("f"))
+		done := make(chan string)
+		go func() { done <- h.ask("hammer") }()
+		eventually(t, "the program writes", func() bool { return lstat(t, r.path("f")).Size > 0 && r.branch.Changed() > 0 })
+		r.rollback("one")
+		r.want("f", content)
+		if got := <-done; got != esSTALE {
+			t.Errorf("the program was told %q", got)
+		}
+		r.want("f", content)
+		if after := lstat(t, r.path("f")); after != before {
+			t.Errorf("stat is %+v after the rollback, was %+v", after, before)
+		}
+		h.stop()
+	}
+}
+
+// What is looked up while the head moves is not remembered as it was before.
+func TestRollbackUnderLookups(t *testing.T) {
+	r := newRig(t, nil)
+	r.sh(0, "mkdir d; chmod 755 d; echo one > d/f")
+	r.checkpoint("one")
+	r.sh(0, "chmod 700 d; echo two2 > d/f; echo new > d/new; rm -f d/x")
+	two := "d 700 f 5 new"
+	r.checkpoint("two")
+	look := fmt.Sprintf(`cd %s; while :; do stat d d/f d/new; ls -l d; cat d/f; done >/dev/null 2>&1`, r.mnt)
+	cmd := exec.Command("sh", "-c", look)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := sync.OnceFunc(func() {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // with what it has started
+		cmd.Wait()
+		eventually(t, "nobody uses the mount", func() bool { return len(r.m.Busy()) == 0 })
+	})
+	t.Cleanup(stop)
+	state := "stat -c '%n %a' d | tr '\\n' ' '; stat -c 'f %s' d/f | tr '\\n' ' '; test ! -e d/new || echo new"
+	for range 40 {
+		r.rollback("one")
+		if got := r.sh(0, state); got != "d 755 f 4" {
+			t.Fatalf("after the rollback to one: %q", got)
+		}
+		r.rollback("two")
+		if got := r.sh(0, state); got != two {
+			t.Fatalf("after the rollback to two: %q", got)
+		}
+	}
+	stop()
 }

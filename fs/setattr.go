@@ -26,7 +26,7 @@ func (f *FS) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) f
 		if !s.KillPriv {
 			f.dropCaps(ino)
 		}
-		f.voidOld(ino)
+		f.voidOld(in.NodeId)
 	}
 	out.AttrValid = forever
 	f.fillAttr(&out.Attr, &a, uint64(ino))

@@ -29,6 +29,9 @@ func (f *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fu
 		return 0, efbig
 	}
 	cached := in.WriteFlags&fuse.WRITE_CACHE != 0
+	if cached {
+		f.cachedWrites.Add(1)
+	}
 	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
 	n := 0
 	ino, st := f.change("write", in.NodeId, func(ino layers.Ino) (err error) {
@@ -52,7 +55,7 @@ func (f *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fu
 			f.voider.attrs(in.NodeId)
 		}
 	}
-	f.voidOld(ino)
+	f.voidOld(in.NodeId)
 	return uint32(n), fuse.OK
 }
 
@@ -72,13 +75,16 @@ func (f *FS) Writev(<-chan struct{}, *fuse.WriteIn, [][]byte) (uint32, fuse.Stat
 	return 0, fuse.ENOSYS // read by go-fuse, not by the kernel
 }
 
-// voidOld has the kernel drop what it caches of ino's earlier incarnations, for
-// descriptors from before a rollback. To the kernel those are other
-// inodes, so that a handler may do it, but not with gate held: dirty pages of them come in as writes.
-func (f *FS) voidOld(ino layers.Ino) {
-	for _, node := range f.inc.old(ino) {
-		if errors.Is(f.voider.dataNow(node), unix.ENOENT) {
-			f.inc.forgotten(node)
+// voidOld has the kernel drop what it caches of the earlier incarnations of a file
+// that was changed as node, for descriptors from before a rollback. They are rare.
+//
+// It waits for requests that these have under way, while node's own request holds pages. That
+// cannot go in circles: one waits for older ones only, and one that has been superseded
+// meanwhile waits for none. The gate is not held: what is under way may want it.
+func (f *FS) voidOld(node uint64) {
+	for _, old := range f.inc.older(node) {
+		if errors.Is(f.voider.dataNow(old), unix.ENOENT) {
+			f.inc.forgotten(old)
 		}
 	}
 }
@@ -108,7 +114,7 @@ func (f *FS) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	})
 	if st == fuse.OK {
 		f.setidCleared(ino, in.NodeId)
-		f.voidOld(ino)
+		f.voidOld(in.NodeId)
 	}
 	return st
 }
@@ -132,7 +138,7 @@ func (f *FS) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32,
 	})
 	if st == fuse.OK {
 		f.setidCleared(dst, in.NodeIdOut)
-		f.voidOld(dst)
+		f.voidOld(in.NodeIdOut)
 	}
 	return uint32(done), st
 }

@@ -66,18 +66,19 @@ func (w *worker) serve(n int) {
 // answer puts the reply in w.out and returns its length, 0 for none.
 //
 // The common opcodes are decoded here, which spares each of them several allocations
-// and READ a copy of its data; go-fuse decodes the rest. A handler
+// and READ a copy of its data, and everything that makes a name, because
+// go-fuse has a name of its own in the root (.go-fuse-epoll-hack). go-fuse decodes the rest. A handler
 // called from here gets no cancel channel: it must not wait for anything but I/O.
 func (w *worker) answer() (length int) {
-	h := w.header()
-	if w.inLen < sizeIn || h.TotalExtlen != 0 || w.c.tune.generic {
-		return w.generic()
-	}
 	defer func() {
 		if v := recover(); v != nil {
 			length = w.finish(w.c.panicked(v), 0)
 		}
 	}()
+	h := w.header()
+	if w.inLen < sizeIn || h.TotalExtlen != 0 || w.c.tune.generic {
+		return w.generic()
+	}
 	fs := w.c.fs
 	switch h.Opcode {
 	case opForget:
@@ -95,7 +96,7 @@ func (w *worker) answer() (length int) {
 	case opReadlink:
 		target, st := fs.Readlink(nil, h)
 		return w.finish(st, copy(w.out[sizeOut:], target))
-	case opLookup, opMknod, opMkdir, opUnlink, opRmdir, opRename, opRename2:
+	case opLookup, opMknod, opMkdir, opSymlink, opLink, opUnlink, opRmdir, opRename, opRename2:
 		return w.answerName(h.Opcode)
 	case opRead, opWrite, opReaddir, opReaddirplus, opGetxattr:
 		return w.answerData(h.Opcode)
@@ -116,6 +117,13 @@ func (w *worker) answerName(op uint32) int {
 	case opMkdir:
 		name, _ := w.name(size[fuse.MkdirIn]())
 		return w.finish(fs.Mkdir(nil, inArg[fuse.MkdirIn](w), name, outArg[fuse.EntryOut](w)), size[fuse.EntryOut]())
+	case opSymlink:
+		name, off := w.name(sizeIn)
+		target, _ := w.name(off)
+		return w.finish(fs.Symlink(nil, h, target, name, outArg[fuse.EntryOut](w)), size[fuse.EntryOut]())
+	case opLink:
+		name, _ := w.name(size[fuse.LinkIn]())
+		return w.finish(fs.Link(nil, inArg[fuse.LinkIn](w), name, outArg[fuse.EntryOut](w)), size[fuse.EntryOut]())
 	case opUnlink:
 		name, _ := w.name(sizeIn)
 		return w.finish(fs.Unlink(nil, h, name), 0)

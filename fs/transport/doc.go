@@ -4,11 +4,12 @@
 //
 // # Threads
 //
-// Each base worker is an operating-system thread of its own. While requests
-// keep coming it asks for the next one without sleeping for a few microseconds,
-// because waking a thread that sleeps costs more than most requests do. A handler
-// may block: a supervisor makes sure that somebody reads all the same, and calls in
-// extra workers, so that one slow read of the base delays nobody else.
+// One thread reads and answers. Two that wait would take turns, as the kernel's queue has
+// it, and each would have gone to sleep when its turn comes; waking costs more than most
+// requests do. So others are called in only when the one cannot keep up or a handler
+// blocks: a supervisor sees to it that somebody reads, within two milliseconds, whatever the
+// handlers do, so that one slow read of the base delays nobody else. Where that pays, the
+// reader looks out for the next request for some microseconds before it sleeps (pace.go).
 //
 // # Locks and deadlocks
 //

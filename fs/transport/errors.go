@@ -20,6 +20,7 @@ const (
 	MountpointDenied Problem = "mountpoint_denied"  // not the user's own directory
 	NotPermitted     Problem = "not_permitted"      // the kernel or a container forbids mounting
 	TooManyMounts    Problem = "too_many_mounts"    // mount_max in /etc/fuse.conf
+	NoUserName       Problem = "no_user_name"       // fusermount3 wants the user in /etc/passwd
 	MountFailed      Problem = "mount_failed"       // anything else
 )
 
@@ -31,6 +32,7 @@ var hints = map[Problem]string{
 	BadMountpoint:    "give an existing directory; `fusermount3 -uz MOUNTPOINT` clears one that a dead daemon left behind",
 	MountpointDenied: "give a mount point that you own and may write to",
 	NotPermitted:     "in a container add `--device /dev/fuse --cap-add SYS_ADMIN --security-opt apparmor=unconfined`",
+	NoUserName:       "add the user to /etc/passwd, or mount as root or within `unshare -Urm`",
 	TooManyMounts:    "raise `mount_max` in /etc/fuse.conf, or unmount something",
 }
 
@@ -66,6 +68,7 @@ func helperProblem(stderr string) Problem {
 		{"/dev/fuse: No such device", NoDevice},
 		{"/dev/fuse: Permission denied", DeviceDenied},
 		{"/dev/fuse: Operation not permitted", DeviceDenied},
+		{"could not determine username", NoUserName},
 		{"too many FUSE filesystems", TooManyMounts},
 		{"no write access to mountpoint", MountpointDenied},
 		{"not owned by user", MountpointDenied},

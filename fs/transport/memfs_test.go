@@ -18,9 +18,8 @@ type memFS struct {
 	nodes map[uint64]*memNode // guarded by mu, as are the nodes
 	next  uint64
 
-	park    chan struct{} // reads and lookups of names with this hook wait for it
-	parked  chan struct{} // gets a value when one waits
-	entered func(op, name string) fuse.Status
+	entered func(op, name string) fuse.Status // called first by some requests, which end with what is not OK
+	unpark  func()                            // lets parked handlers go on
 }
 
 type memNode struct {
@@ -34,9 +33,8 @@ type memNode struct {
 }
 
 func newMemFS() *memFS {
-	m := &memFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), nodes: map[uint64]*memNode{}, next: 2,
-		park: make(chan struct{}), parked: make(chan struct{}, 100)}
-	m.nodes[1] = &memNode{ino: 1, mode: syscall.S_IFDIR | 0o755, names: map[string]uint64{}, nlink: 2}
+	m := &memFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), nodes: map[uint64]*memNode{}, next: 2, unpark: func() {}}
+	m.nodes[1] = &memNode{ino: 1, mode: syscall.S_IFDIR | 0o777, names: map[string]uint64{}, nlink: 2}
 	return m
 }
 

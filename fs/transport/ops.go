@@ -12,11 +12,13 @@ const (
 	opGetattr     = 3
 	opSetattr     = 4
 	opReadlink    = 5
+	opSymlink     = 6
 	opMknod       = 8
 	opMkdir       = 9
 	opUnlink      = 10
 	opRmdir       = 11
 	opRename      = 12
+	opLink        = 13
 	opRead        = 15
 	opWrite       = 16
 	opGetxattr    = 22
@@ -33,8 +35,8 @@ const (
 
 var opNames = [...]string{
 	opLookup: "LOOKUP", opForget: "FORGET", opGetattr: "GETATTR", opSetattr: "SETATTR", opReadlink: "READLINK",
-	6: "SYMLINK", opMknod: "MKNOD", opMkdir: "MKDIR", opUnlink: "UNLINK", opRmdir: "RMDIR", opRename: "RENAME",
-	13: "LINK", 14: "OPEN", opRead: "READ", opWrite: "WRITE", 17: "STATFS", 18: "RELEASE", 20: "FSYNC",
+	opSymlink: "SYMLINK", opMknod: "MKNOD", opMkdir: "MKDIR", opUnlink: "UNLINK", opRmdir: "RMDIR", opRename: "RENAME",
+	opLink: "LINK", 14: "OPEN", opRead: "READ", opWrite: "WRITE", 17: "STATFS", 18: "RELEASE", 20: "FSYNC",
 	21: "SETXATTR", opGetxattr: "GETXATTR", 23: "LISTXATTR", 24: "REMOVEXATTR", 25: "FLUSH", opInit: "INIT",
 	27: "OPENDIR", opReaddir: "READDIR", 29: "RELEASEDIR", 30: "FSYNCDIR", 31: "GETLK", 32: "SETLK", 33: "SETLKW",
 	34: "ACCESS", 35: "CREATE", opInterrupt: "INTERRUPT", 37: "BMAP", 38: "DESTROY", 39: "IOCTL", 40: "POLL",

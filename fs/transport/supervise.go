@@ -8,21 +8,14 @@ import (
 
 const (
 	// tick is how long every worker may be busy with what it has before another is called in.
-	tick = 500 * time.Microsecond
+	tick = time.Millisecond
 	// quietTicks with somebody reading send the supervisor to sleep.
-	quietTicks = 40
+	quietTicks = 20
 )
 
 // start begins serving.
 func (c *Conn) start() error {
-	cpus := make([]int, c.tune.base)
-	for i := range cpus {
-		cpus[i] = -1
-	}
-	if c.tune.pin {
-		spread(cpus)
-	}
-	ws := make([]*worker, len(cpus))
+	ws := make([]*worker, c.tune.base)
 	for i := range ws {
 		w, err := newWorker(c)
 		if err != nil {
@@ -34,35 +27,28 @@ func (c *Conn) start() error {
 		ws[i] = w
 	}
 	c.workers = map[*worker]struct{}{}
-	for _, w := range ws {
+	for _, w := range ws { // all of them before the first can leave
 		c.workers[w] = struct{}{}
 	}
-	for i, w := range ws {
-		go w.serveBase(cpus[i])
+	for _, w := range ws {
+		go w.serveBase()
 	}
 	go c.supervise()
 	return nil
 }
 
-// spread fills in the processors that this process may use, in turn.
-func spread(cpus []int) {
-	var set unix.CPUSet
-	if unix.SchedGetaffinity(0, &set) != nil || set.Count() == 0 {
-		return
-	}
-	cpu := -1
-	for i := range cpus {
-		for cpu++; !set.IsSet(cpu % (len(set) * 64)); cpu++ {
-		}
-		cpus[i] = cpu % (len(set) * 64)
-	}
-}
+// longStreak is how many requests in a row that were there before it looked tell a
+// worker that it cannot keep up.
+const longStreak = 16
 
-// nobodyReads is called by the worker that took a request as the last reader. On
-// a busy mount that happens all the time, so a base worker only rouses the supervisor,
-// if that sleeps. An extra one, which is there because others block, hands over at once.
-func (c *Conn) nobodyReads(extra bool) {
-	if extra {
+// nobodyReads is called by worker w when it took a request as the last reader. That
+// is the rule, so a worker that keeps up only rouses the supervisor, if that
+// sleeps. One that does not keep up, or is there because others block, calls for help at once.
+func (c *Conn) nobodyReads(w *worker) {
+	if w.streak >= longStreak {
+		w.streak = 0
+		c.callExtra(c.tune.active)
+	} else if w.extra {
 		select {
 		case c.call <- struct{}{}:
 			return
@@ -105,13 +91,14 @@ func (c *Conn) supervise() {
 				begun = now
 				continue
 			}
-			c.callExtra()
+			c.callExtra(c.tune.max)
 		}
 	}
 }
 
-// callExtra gets one more worker to read: a parked one, or a new one.
-func (c *Conn) callExtra() {
+// callExtra gets one more worker to read: a parked one, or a new one if there are
+// fewer than limit.
+func (c *Conn) callExtra(limit int) {
 	select {
 	case c.call <- struct{}{}:
 		return
@@ -119,12 +106,12 @@ func (c *Conn) callExtra() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over || len(c.workers) >= c.tune.max {
+	if c.over || len(c.workers) >= limit {
 		return
 	}
 	w, err := newWorker(c)
 	if err != nil {
-		c.log.Error("cannot add a worker", "err", err)
+		c.log.Error("cannot add a worker", "error", err)
 		return
 	}
 	c.workers[w] = struct{}{}
@@ -145,9 +132,11 @@ func (c *Conn) end() {
 // left is the last thing a worker does.
 func (c *Conn) left(w *worker) {
 	w.free()
+	w.enter(parked)
 	c.mu.Lock()
 	delete(c.workers, w)
 	last := len(c.workers) == 0
+	c.answers.Broadcast()
 	c.mu.Unlock()
 	if last {
 		c.fdMu.Lock()
@@ -155,49 +144,5 @@ func (c *Conn) left(w *worker) {
 		c.fd = -1
 		c.fdMu.Unlock()
 		close(c.done)
-	}
-}
-
-// quiesceTimeout bounds how long Quiesce waits for a handler that hangs.
-const quiesceTimeout = 10 * time.Second
-
-// Quiesce returns when every request that was being answered at the call has been
-// answered. Requests go on; the caller holds no lock that a handler may want.
-func (c *Conn) Quiesce() {
-	late := false
-	timer := time.AfterFunc(quiesceTimeout, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		late = true
-		c.quiesce.Broadcast()
-	})
-	defer timer.Stop()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.waiting.Add(1)
-	defer c.waiting.Add(-1)
-	busy := map[*worker]uint64{}
-	for w := range c.workers {
-		if s := w.seq.Load(); s%2 == 1 {
-			busy[w] = s
-		}
-	}
-	for w, s := range busy {
-		for w.seq.Load() == s && !late {
-			c.quiesce.Wait()
-		}
-	}
-	if late {
-		c.log.Warn("a request has not been answered for long; going on without", "seconds", quiesceTimeout.Seconds())
-	}
-}
-
-// answered is called by a worker when it is done with a request.
-func (c *Conn) answered(w *worker) {
-	w.seq.Add(1)
-	if c.waiting.Load() > 0 {
-		c.mu.Lock()
-		c.quiesce.Broadcast()
-		c.mu.Unlock()
 	}
 }

@@ -223,6 +223,7 @@ func TestBadRequests(t *testing.T) {
 		"array":         `[]`,
 		"two objects":   `{"ref":"x"}{"ref":"y"}`,
 		"cut":           `{"ref":"x"`,
+		"not UTF-8":     "{\"ref\":\"x\xff\"}",
 		"huge":          `{"ref":"` + strings.Repeat("x", MaxBody) + `"}`,
 	} {
 		rec := ask(s, 0, "POST", PathRollback, body)

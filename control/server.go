@@ -16,6 +16,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"time"
+	"unicode/utf8"
 )
 
 // Server serves the control API of one session. Register calls with Handle,
@@ -241,6 +242,10 @@ func (s *Server) decode(w http.ResponseWriter, r *http.Request, req any) error {
 				return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("the request is larger than %d bytes", big.Limit)}
 			}
 			return &Error{Code: CodeBadRequest, Message: "cannot read the request: " + err.Error()}
+		}
+		// The decoder would replace bytes that are not UTF-8 without a word.
+		if !utf8.Valid(body) {
+			return &Error{Code: CodeBadRequest, Message: "the request is not UTF-8; paths that are not come as base64"}
 		}
 		dec := json.NewDecoder(bytes.NewReader(body))
 		dec.DisallowUnknownFields()

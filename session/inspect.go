@@ -35,9 +35,7 @@ func (s *Session) Status(context.Context, *control.None) (*control.Status, error
 	}
 	u := s.tree.Usage()
 	st.Cache = control.Cache{Nodes: u.Nodes, PendingBytes: u.PendingBytes}
-	var ms runtime.MemStats
-	runtime.ReadMemStats(&ms)
-	st.MemoryBytes = ms.Sys - ms.HeapReleased
+	st.MemoryBytes = residentBytes()
 	drift, err := s.branch.Drift()
 	if err != nil {
 		return nil, apiError(fmt.Errorf("look for changes of the base: %w", err))
@@ -265,6 +263,6 @@ func (s *Session) collect(m *control.Metrics) {
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
 	m.Add("rewindfs_heap_bytes", "gauge", "Live heap.", float64(ms.HeapAlloc))
-	m.Add("rewindfs_memory_bytes", "gauge", "Memory taken from the system.", float64(ms.Sys-ms.HeapReleased))
+	m.Add("rewindfs_memory_bytes", "gauge", "Resident memory, as ps shows it.", float64(residentBytes()))
 	m.Add("rewindfs_goroutines", "gauge", "Goroutines.", float64(runtime.NumGoroutine()))
 }

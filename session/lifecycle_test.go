@@ -194,6 +194,20 @@ func TestUnmountCall(t *testing.T) {
 	if !strings.Contains(err.Error(), "vim (pid 42)") {
 		t.Fatalf("the culprit is not named: %v", err)
 	}
+	// Who asks is not told that it is there itself, unless nobody else is.
+	me := Process{PID: os.Getpid(), Command: "rewindfs unmount", Uses: []string{"cwd"}}
+	r.m.setBusy(Process{PID: 42, Command: "vim"}, me)
+	_, err = r.Unmount(t.Context(), control.UnmountRequest{})
+	wantCode(t, err, control.CodeBusy)
+	if !strings.Contains(err.Error(), "vim (pid 42)") || strings.Contains(err.Error(), me.Command) {
+		t.Fatalf("the culprits are not named: %v", err)
+	}
+	r.m.setBusy(me)
+	_, err = r.Unmount(t.Context(), control.UnmountRequest{})
+	wantCode(t, err, control.CodeBusy)
+	if !strings.Contains(err.Error(), me.Command) {
+		t.Fatalf("the culprit is not named: %v", err)
+	}
 	r.write(t, "still", "writable")
 
 	u, err := r.Unmount(t.Context(), control.UnmountRequest{Lazy: true})

@@ -77,7 +77,13 @@ func unescapeMount(s string) string {
 // that lives but hangs it waits.
 func deadAt(path string) bool {
 	var st syscall.Statfs_t
-	return errors.Is(syscall.Statfs(path, &st), syscall.ENOTCONN)
+	return daemonGone(syscall.Statfs(path, &st))
+}
+
+// daemonGone reports whether err is what a mount answers whose daemon has ended:
+// ENOTCONN, or ECONNABORTED to a request that was under way in that moment.
+func daemonGone(err error) bool {
+	return errors.Is(err, syscall.ENOTCONN) || errors.Is(err, syscall.ECONNABORTED)
 }
 
 // Probe says whether the mount at path is "dead", "live", or "hanging" when it

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -157,7 +156,7 @@ func checkBase(path string) error {
 		return badPath("the base %s does not exist", path)
 	case errors.Is(err, fs.ErrPermission):
 		return badPath("no permission to look at the base %s", path)
-	case errors.Is(err, syscall.ENOTCONN):
+	case daemonGone(err):
 		return badPath("the base %s is a mount whose daemon is gone: clear it with fusermount3 -uz %s", path, path)
 	case err != nil:
 		return badPath("cannot look at the base %s: %v", path, err)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"unicode"
 	"unicode/utf8"
 
@@ -74,7 +73,7 @@ func Canonical(path string) (string, error) {
 		if err == nil {
 			return filepath.Join(real, rest), nil
 		}
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTCONN) {
+		if !errors.Is(err, fs.ErrNotExist) && !daemonGone(err) {
 			return "", fmt.Errorf("look up %s: %w", path, err)
 		}
 		if dir == "/" {

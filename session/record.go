@@ -18,6 +18,7 @@ import (
 const (
 	recordName = "session.json"
 	kvName     = "kv"
+	kvLock     = "kv/lock" // what package kv locks as long as a store is open
 	packsName  = "packs"
 	logName    = "daemon.log"
 )

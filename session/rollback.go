@@ -133,7 +133,7 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 		}
 	}
 	took := time.Since(start)
-	res := s.describeMove(m, moved, before)
+	res := s.describeMove(ctx, m, moved, before)
 	res.EngineUS = took.Microseconds()
 	s.stats.rollbacks.Add(1)
 	s.stats.rollbackNS.Add(int64(took))
@@ -173,24 +173,33 @@ func (s *Session) linePast(target layers.Layer) []journal.Entry {
 }
 
 // describeMove says what a movement did. before is linePast from before it.
-func (s *Session) describeMove(m move, moved layers.Moved, before []journal.Entry) *control.Rollback {
+func (s *Session) describeMove(ctx context.Context, m move, moved layers.Moved, before []journal.Entry) *control.Rollback {
 	res := emptyRollback()
 	res.Layer, res.Noop = uint64(m.target), moved.Noop
 	s.nameTarget(res)
 	if moved.Noop {
 		return res
 	}
-	for i := range before {
-		if !s.line(before[i].Layer) {
-			res.Dropped = append(res.Dropped, wireDropped(&before[i]))
-		}
-	}
+	res.Dropped = dropped(before, s.line)
 	count := func(layers.Change) error { res.ChangedPaths++; return nil }
 	if err := s.tree.Diff(moved.From, m.target, count); err != nil {
 		s.log.Warn("count what the movement changed", "error", err)
 	}
-	res.Busy = wireProcesses(s.mount.Busy())
+	res.Busy = wireProcesses(s.othersIn(ctx))
 	return res
+}
+
+// othersIn lists who uses the mount. The program whose call ctx belongs to is left
+// out: that it was started in the mount is no news, and it is about to end.
+func (s *Session) othersIn(ctx context.Context) []Process {
+	peer, err := control.PeerOf(ctx)
+	var out []Process
+	for _, p := range s.mount.Busy() {
+		if err != nil || p.PID != peer.PID {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // emptyRollback has lists that are [] in JSON, not null.
@@ -209,10 +218,17 @@ func (s *Session) nameTarget(res *control.Rollback) {
 	}
 }
 
-func wireDropped(e *journal.Entry) control.Checkpoint {
-	c := wireCheckpoint(e)
-	c.Dropped = true
-	return c
+// dropped returns those of before that are not in the line after it.
+func dropped(before []journal.Entry, after journal.Line) []control.Checkpoint {
+	out := []control.Checkpoint{}
+	for i := range before {
+		if !after(before[i].Layer) {
+			c := wireCheckpoint(&before[i])
+			c.Dropped = true
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // foresee tells what a rollback would do. Preconditions: s.heads is held.
@@ -236,35 +252,23 @@ func (s *Session) foresee(ctx context.Context, to journal.Target) (*control.Roll
 	if err != nil {
 		return nil, apiError(fmt.Errorf("compare with %s: %w", to.Name(), err))
 	}
-	if s.branch.Ancestor(layers.Layer(to.Layer)) {
-		for _, e := range s.journal.Above(s.line, to.Layer) {
-			res.Dropped = append(res.Dropped, wireDropped(&e))
-		}
-	} else {
-		common := s.inLineOf(layers.Layer(to.Layer))
-		for _, e := range s.journal.List(s.line) {
-			if !common(e.Layer) {
-				res.Dropped = append(res.Dropped, wireDropped(&e))
-			}
-		}
-	}
+	target := layers.Layer(to.Layer)
+	res.Dropped = dropped(s.linePast(target), s.inLineOf(target))
 	res.Noop = res.ChangedPaths == 0 && len(res.Dropped) == 0
-	res.Busy = wireProcesses(s.mount.Busy())
+	res.Busy = wireProcesses(s.othersIn(ctx))
 	res.EngineUS = time.Since(start).Microseconds()
 	return res, nil
 }
 
-// inLineOf returns the line of a sealed layer that is not under the head, as far as the
-// journal knows parents. A layer that a head movement sealed has no entry; then
+// inLineOf returns the line of a sealed layer, as far as the journal knows parents. A layer that a head movement sealed has no entry; then
 // the operation log says what lies under it.
 func (s *Session) inLineOf(l layers.Layer) journal.Line {
 	parents := map[uint64]uint64{}
 	for _, e := range s.journal.List(nil) {
 		parents[e.Layer] = e.Parent
 	}
-	ops := s.journal.Ops(0)
 	under := map[uint64]uint64{} // open layer → what it was opened on
-	for _, op := range ops {
+	for _, op := range s.journal.Ops(0) {
 		under[op.Open] = op.To
 	}
 	have := map[uint64]bool{}

@@ -31,7 +31,7 @@ func (s *Session) routes() {
 
 // Unmount takes the mount away; Serve then ends the daemon. It refuses a mount that
 // is in use, naming by whom, unless it is to be lazy or forced.
-func (s *Session) Unmount(_ context.Context, r *control.UnmountRequest) (*control.Unmounted, error) {
+func (s *Session) Unmount(ctx context.Context, r *control.UnmountRequest) (*control.Unmounted, error) {
 	// No checkpoint or rollback may be half way.
 	s.heads.Lock()
 	defer s.heads.Unlock()
@@ -45,7 +45,10 @@ func (s *Session) Unmount(_ context.Context, r *control.UnmountRequest) (*contro
 	case err == nil, s.gone.Load():
 	case errors.Is(err, syscall.EINVAL): // detached before, by us or with umount -l
 	case errors.Is(err, syscall.EBUSY):
-		busy := s.mount.Busy()
+		busy := s.othersIn(ctx)
+		if len(busy) == 0 {
+			busy = s.mount.Busy() // the command itself: it was started in the mount
+		}
 		return nil, &control.Error{
 			Code: control.CodeBusy,
 			Message: fmt.Sprintf("%s is in use by %s: stop that and try again, or detach it with --lazy (open files go on working), or cut it off with --force",
@@ -66,8 +69,8 @@ func (s *Session) Unmount(_ context.Context, r *control.UnmountRequest) (*contro
 }
 
 // Run is the daemon: it opens o, tells ready where it is, and serves until a signal or
-// an unmount ends it. It changes the whole process (umask, directory, signals, memory), so
-// nothing else runs in one.
+// an unmount ends it. It changes the whole process (umask, directory, signals, the Go
+// runtime), so nothing else runs in one.
 func Run(o Options, ready func(*Session)) error {
 	// Files get the modes that programs ask for; a directory of ours in the mount
 	// would keep it busy.
@@ -75,7 +78,7 @@ func Run(o Options, ready func(*Session)) error {
 	if err := os.Chdir("/"); err != nil {
 		return fmt.Errorf("leave the working directory: %w", err)
 	}
-	tuneMemory()
+	tuneRuntime()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
@@ -89,14 +92,12 @@ func Run(o Options, ready func(*Session)) error {
 	defer cancel()
 	force := make(chan struct{})
 	go func() {
-		forced := false
 		for n := 1; ; n++ {
 			select {
 			case sig := <-signals:
 				s.log.Info("signal", "signal", sig.String())
 				cancel()
-				if n > 1 && !forced {
-					forced = true
+				if n == 2 {
 					close(force)
 				}
 			case <-s.done:

@@ -204,6 +204,7 @@ func (s *Session) openTree() error {
 	if s.chunks, err = cas.Open(s.o.Store, s.db, cas.Options{Logger: s.log}); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
+	// Chunks are on disk before records that name them.
 	s.db.SetBeforeFlush(s.chunks.Sync)
 	if s.tree, err = layers.Open(s.db, s.chunks, s.base, layers.Options{Logger: s.log, Now: s.o.Now, Drifted: s.noteDrift}); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
@@ -211,10 +212,26 @@ func (s *Session) openTree() error {
 	if s.branch, err = s.tree.Branch(s.o.Branch); err != nil {
 		return fmt.Errorf("open branch %s: %w", s.o.Branch, err)
 	}
+	if c, ok := any(s.tree).(pendingCutter); ok {
+		s.db.SetBeforeFlush(func() error { return cutAndSync(c, s.chunks) })
+	}
 	if s.journal, err = journal.Open(s.db, s.o.Now); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
 	return nil
+}
+
+// pendingCutter turns bytes that still are records into chunks.
+type pendingCutter interface{ CutPending() error }
+
+// cutAndSync is what goes before a flush: bytes that become chunks now need not be
+// written as records once more. They are safe as records, so a full disk, on which
+// no chunk can be made, does not stop the flush that makes room in the log.
+func cutAndSync(tree pendingCutter, chunks interface{ Sync() error }) error {
+	if err := tree.CutPending(); err != nil && !errors.Is(err, kv.ErrNoSpace) {
+		return fmt.Errorf("store what was written: %w", err)
+	}
+	return chunks.Sync()
 }
 
 func (s *Session) noteDrift(ino layers.Ino) {
@@ -420,6 +437,7 @@ func (s *Session) release() error {
 	if s.tree != nil {
 		try("store what is in memory", s.tree.Close)
 		try("put the store on disk", s.tree.Sync)
+		s.db.SetBeforeFlush(s.chunks.Sync) // the tree takes no more calls
 	}
 	if s.record.MadeMountpoint {
 		s.removeMountpoint(s.o.Mountpoint)

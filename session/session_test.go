@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/kv"
 	"github.com/rewindfs/rewindfs/layers"
 )
 
@@ -266,6 +267,20 @@ func TestHeadMovesInOrder(t *testing.T) {
 	}
 }
 
+func TestWhoAsksIsNotBusy(t *testing.T) {
+	r := start(t, options(t))
+	r.checkpoint(t, "c")
+	r.m.setBusy(Process{PID: 42, Command: "sh", Uses: []string{"cwd"}}, Process{PID: os.Getpid(), Command: "rewindfs rollback c"})
+	for _, dry := range []bool{true, false} {
+		r.write(t, "x", "1")
+		res, err := r.Rollback(t.Context(), control.RollbackRequest{Ref: "c", DryRun: dry})
+		if err != nil || len(res.Busy) != 1 || res.Busy[0].PID != 42 {
+			t.Errorf("dry run %v: busy: %+v, %v", dry, res.Busy, err)
+		}
+	}
+	r.m.setBusy()
+}
+
 func TestBarrierFailureChangesNothing(t *testing.T) {
 	r := start(t, options(t))
 	r.write(t, "x", "1")
@@ -497,7 +512,7 @@ func TestMetricsAndStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st.State != StateLive || st.Head.Label != "c" || st.Checkpoints != 1 || st.PID != os.Getpid() || st.StoreBytes <= 0 || st.Requests["LOOKUP"] != 3 || st.Base != r.o.Base {
+	if st.State != StateLive || st.Head.Label != "c" || st.Checkpoints != 1 || st.PID != os.Getpid() || st.StoreBytes <= 0 || st.MemoryBytes < 1<<20 || st.ChangedPaths != 0 || st.Requests["LOOKUP"] != 3 || st.Base != r.o.Base {
 		t.Fatalf("%+v", st)
 	}
 	m := &control.Metrics{}
@@ -543,6 +558,28 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// steps notes in which order a flush asks for what.
+type steps struct {
+	done []string
+	cut  error
+}
+
+func (s *steps) CutPending() error { s.done = append(s.done, "cut"); return s.cut }
+func (s *steps) Sync() error       { s.done = append(s.done, "sync"); return nil }
+
+func TestBeforeAFlush(t *testing.T) {
+	broken := errors.New("broken")
+	for _, c := range []struct{ cut, want error }{{nil, nil}, {fmt.Errorf("cut: %w", kv.ErrNoSpace), nil}, {broken, broken}} {
+		s := &steps{cut: c.cut}
+		if err := cutAndSync(s, s); !errors.Is(err, c.want) {
+			t.Errorf("with %v: %v", c.cut, err)
+		}
+		if got := fmt.Sprint(s.done); c.want == nil && got != "[cut sync]" || c.want != nil && got != "[cut]" {
+			t.Errorf("with %v: %s", c.cut, got)
 		}
 	}
 }

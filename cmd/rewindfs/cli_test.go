@@ -202,7 +202,7 @@ func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"frobnicate"}, {"checkpoint", "a", "b"}, {"checkpoint", "--nope"}, {"rollback"}, {"rollback", "a", "b"}, {"undo", "x"}, {"undo", "0"}, {"undo", "--", "-1"},
 		{"mount"}, {"mount", "a", "b", "c"}, {"mount", ".", "--log-level", "loud"}, {"mount", ".", "--cache", "x"}, {"mount", ".", "/mnt", "--over"}, {"cat", "nocolon"}, {"cat", ":x"}, {"log", "x"}, {"diff", "a", "b", "c"},
-		{"diff", "-z"}, {"diff", "--stat", "--name-status"}, {"checkpoint", "--meta", "novalue"}, {"checkpoint", "--meta", "a=1", "--meta", "a=2"}, {"version", "x"}, {"read"}, {"write"}, {"list", "x"}, {"doctor", "x"},
+		{"diff", "-z"}, {"diff", "--stat", "--name-status"}, {"checkpoint", "--meta", "novalue"}, {"checkpoint", "--meta", "a=1", "--meta", "a=2"}, {"checkpoint", "-m", "\xff"}, {"checkpoint", "--meta", "a=\xff"}, {"version", "x"}, {"read"}, {"write"}, {"list", "x"}, {"doctor", "x"},
 	} {
 		o := rewind("", args...)
 		if o.code != exitUsage || o.out != "" || !strings.HasPrefix(o.err, "rewindfs: ") {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -62,8 +63,22 @@ func metadata(pairs []string) (map[string]string, error) {
 	return m, nil
 }
 
+// checkTexts refuses what JSON would change on the way.
+func (o *checkpointOptions) checkTexts() error {
+	texts := map[string]string{"message": o.req.Message, "phase": o.req.Phase, "turn": o.req.Turn, "tool-call": o.req.ToolCall, "meta": strings.Join(o.meta, "")}
+	for flag, text := range texts {
+		if !utf8.ValidString(text) {
+			return usagef("--%s %s is not UTF-8 text", flag, show(text))
+		}
+	}
+	return nil
+}
+
 func (a *app) runCheckpoint(ctx context.Context, o *checkpointOptions) error {
-	var err error
+	err := o.checkTexts()
+	if err != nil {
+		return err
+	}
 	if o.req.Metadata, err = metadata(o.meta); err != nil {
 		return err
 	}

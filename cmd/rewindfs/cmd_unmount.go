@@ -101,7 +101,7 @@ func (a *app) stop(ctx context.Context, l *session.Listed, r control.UnmountRequ
 		u.Cleaned = true
 		return u, session.Clean(l)
 	case session.StateHanging:
-		return u, a.cutOff(l, r)
+		return u, a.cutOff(l, r.Force)
 	}
 	c := a.clientOf(l)
 	defer c.Close()
@@ -110,7 +110,7 @@ func (a *app) stop(ctx context.Context, l *session.Listed, r control.UnmountRequ
 	}
 	res, err := c.Unmount(ctx, r)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return u, a.cutOff(l, r)
+		return u, a.cutOff(l, r.Force)
 	}
 	if err != nil {
 		return nil, err
@@ -123,6 +123,8 @@ func (a *app) stop(ctx context.Context, l *session.Listed, r control.UnmountRequ
 	}
 	err = session.WaitExit(res.PID, wait)
 	switch {
+	case errors.Is(err, session.ErrStillRunning) && r.Force:
+		return u, a.cutOff(l, true)
 	case errors.Is(err, session.ErrStillRunning) && r.Lazy:
 		u.Ended = false
 	case err != nil:
@@ -131,16 +133,19 @@ func (a *app) stop(ctx context.Context, l *session.Listed, r control.UnmountRequ
 	return u, nil
 }
 
-// cutOff deals with a daemon that does not answer.
-func (a *app) cutOff(l *session.Listed, r control.UnmountRequest) error {
-	if !r.Force {
+// cutOff deals with a daemon that does not answer, or does not end.
+func (a *app) cutOff(l *session.Listed, force bool) error {
+	if !force {
 		return fmt.Errorf("the daemon (pid %d) does not answer: cut it off with: rewindfs unmount --force -s %s", l.PID, show(l.Name))
 	}
-	if err := session.CutOff(l.Mountpoint); err != nil {
-		return err
+	cut := session.CutOff(l.Mountpoint)
+	killed, err := session.EndHolder(l.Store, l.PID)
+	if err != nil || !killed {
+		return errors.Join(cut, err)
 	}
-	a.note("The daemon does not answer and keeps the store until it ends: kill -9 %d", l.PID)
-	return nil
+	// Whatever stood in the way of cutting it off: its end did it.
+	a.note("The daemon (pid %d) did not answer and was killed; what programs have written is safe.", l.PID)
+	return session.Clean(l)
 }
 
 func (a *app) newDestroy() *cobra.Command {

@@ -10,10 +10,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rewindfs/rewindfs/session"
 )
@@ -62,6 +65,34 @@ func kill(t *testing.T, pid int) {
 	if err := session.WaitExit(pid, limit); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// halt keeps a daemon from running, until the end of the test at the latest.
+func halt(t *testing.T, pid int) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // mostly it is gone by then
+		unix.Close(fd)
+	})
+	if err := unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	// Each of its threads stops when it comes by.
+	waitFor(t, "all threads have stopped", func() bool {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil || len(stats) == 0 {
+			t.Fatalf("the threads of %d: %v, %v", pid, stats, err)
+		}
+		return !slices.ContainsFunc(stats, func(path string) bool {
+			b, err := os.ReadFile(path)
+			_, state, _ := bytes.Cut(b, []byte(") "))
+			return err == nil && !bytes.HasPrefix(state, []byte("T"))
+		})
+	})
 }
 
 // inside starts a process whose directory is in the mount.
@@ -114,6 +145,23 @@ func TestRollbackNamesWhoIsInside(t *testing.T) {
 	if len(busy) != 1 || int(busy[0].(map[string]any)["pid"].(float64)) != cmd.Process.Pid {
 		t.Errorf("busy: %v", busy)
 	}
+	// The command itself is none of them, though it was started in the mount; its shell is.
+	w.sh("echo x >$M/x")
+	shell := exec.Command("sh", "-c", `"$0" rollback c --json; exit $?`, w.bin)
+	shell.Dir, shell.Env = filepath.Join(w.mp, "sub"), w.command(t.Context()).Env
+	b, err := shell.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, p := range (outcome{out: string(b)}).data(t)["busy"].([]any) {
+		pids = append(pids, int(p.(map[string]any)["pid"].(float64)))
+	}
+	want := []int{cmd.Process.Pid, shell.Process.Pid}
+	slices.Sort(want)
+	if !slices.Equal(pids, want) {
+		t.Errorf("busy: %v, want %v", pids, want)
+	}
 	w.rewind("unmount", "--force").want(t, 0)
 }
 
@@ -123,21 +171,64 @@ func TestHangingDaemon(t *testing.T) {
 	w.mount()
 	w.sh("echo kept >$M/kept")
 	pid := w.pid()
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	halt(t, pid)
 	waiting := make(chan error, 1)
 	go func() {
 		_, err := os.ReadFile(filepath.Join(w.mp, "sub/deep/c"))
 		waiting <- err
 	}()
-	w.rewind("unmount", "--force", "-s", "proj").want(t, 0, fmt.Sprintf("kill -9 %d", pid))
+	w.rewind("unmount", "--force", "-s", "proj").want(t, 0, fmt.Sprintf("pid %d", pid), "killed")
 	if err := <-waiting; err == nil {
 		t.Error("a file was read from a daemon that does not run")
 	}
-	kill(t, pid)
+	if err := session.WaitExit(pid, 0); err != nil {
+		t.Error(err)
+	}
+	w.rewind("list").want(t, 0, "unmounted")
 	w.mount()
 	w.same("cat $M/kept", "kept\n")
+	w.unmount()
+}
+
+// Who asked a daemon in the moment of its death gets another error than who asks
+// later; both say that it is gone.
+func TestDaemonDiesUnderARequest(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	mounts, err := session.Mounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(mounts, func(m session.MountPoint) bool { return m.Path == w.mp })
+	_, minor, _ := strings.Cut(mounts[at].Device, ":")
+	waiting := filepath.Join("/sys/fs/fuse/connections", minor, "waiting")
+	if _, err := os.ReadFile(waiting); err != nil {
+		t.Skipf("the kernel does not tell which requests wait: %v", err)
+	}
+	pid := w.pid()
+	halt(t, pid)
+	answer := make(chan error, 1)
+	go func() {
+		var st syscall.Statfs_t
+		answer <- syscall.Statfs(w.mp, &st)
+	}()
+	waitFor(t, "the request waits", func() bool {
+		select {
+		case err := <-answer:
+			t.Fatalf("a daemon that does not run answered: %v", err)
+		default:
+		}
+		b, _ := os.ReadFile(waiting)
+		return strings.TrimSpace(string(b)) != "0"
+	})
+	kill(t, pid)
+	if err := <-answer; !errors.Is(err, syscall.ECONNABORTED) {
+		t.Errorf("the request was answered with %v", err)
+	}
+	if state := session.Probe(w.mp); state != session.StateDead {
+		t.Errorf("the mount is %s", state)
+	}
+	w.mount()
 	w.unmount()
 }
 
@@ -286,6 +377,8 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("%v: %s", err, b)
 		}
 	})
+	// What is deleted in the end has to be more than the store keeps in reserve.
+	w.sh("head -c 40m /dev/zero >" + disk + "/spare")
 	w.mount("--store", disk+"/store")
 	w.rewind("checkpoint", "before").want(t, 0)
 	w.sh("head -c 400m /dev/urandom >$M/big 2>/dev/null || true; head -c 300m /dev/urandom >" + disk + "/filler 2>/dev/null || true")
@@ -296,7 +389,7 @@ func TestFullDisk(t *testing.T) {
 	w.unmount("-s", "proj")
 	w.mount("--store", disk+"/store")
 	w.rewind("rollback", "before").want(t, 0, "Back at 'before'")
-	w.sh("test ! -e $M/big; rm " + disk + "/filler; echo room >$M/room; cat $M/room")
+	w.sh("test ! -e $M/big; rm " + disk + "/filler " + disk + "/spare; echo room >$M/room; cat $M/room")
 	w.rewind("checkpoint", "after").want(t, 0)
 	w.unmount()
 }

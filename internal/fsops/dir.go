@@ -70,7 +70,7 @@ func (d *Dir) Do(o Op) Result {
 		r, err = d.doDir(o)
 	default:
 		switch o.Kind {
-		case MMap, MWrite, MRead, MSync, MUnmap:
+		case MMap, MWrite, MDirty, MRead, MSync, MUnmap:
 			r, err = d.doMap(o)
 		case Create, OpenTrunc, Write, Append, Read, Truncate, CopyRange, Tmplink, Replace:
 			r, err = d.doContent(o)

@@ -166,12 +166,19 @@ func (d *Dir) doMap(o Op) (r Result, err error) {
 	defer func() {
 		if recover() != nil {
 			r, err = Result{}, unix.EFAULT
+			if o.Kind == MWrite {
+				_ = unix.Msync(m, unix.MS_SYNC) // for the part that was written
+			}
 		}
 	}()
 	switch o.Kind {
-	case MWrite:
+	case MWrite, MDirty:
 		copy(m[off:end], o.Data())
-		return Result{}, nil
+		if o.Kind == MDirty {
+			return Result{}, nil
+		}
+		// Until then the file's times may or may not have moved.
+		return Result{}, unix.Msync(m, unix.MS_SYNC)
 	case MRead:
 		return Result{Data: ReadLine(append([]byte(nil), m[off:end]...))}, nil
 	case MSync:

@@ -55,8 +55,9 @@ const (
 	DRead  Kind = "dread" // Slot; some entries
 	DClose Kind = "dclose"
 
-	MMap   Kind = "mmap" // Slot, Path
-	MWrite Kind = "mwrite"
+	MMap   Kind = "mmap"   // Slot, Path
+	MWrite Kind = "mwrite" // and msync
+	MDirty Kind = "mdirty" // without
 	MRead  Kind = "mread"
 	MSync  Kind = "msync"
 	MUnmap Kind = "munmap"

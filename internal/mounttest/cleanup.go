@@ -96,8 +96,13 @@ func WaitFor(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// cleanup ends the mount by all means, then looks at the base.
-func (m *Mount) cleanup() {
+// Close ends the mount by all means, then looks at the base and removes all.
+// The end of the test does it too.
+func (m *Mount) Close() {
+	if m.ended {
+		return
+	}
+	m.ended = true
 	if m.T.Failed() {
 		m.dumpLogs()
 	}

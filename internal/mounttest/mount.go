@@ -38,6 +38,7 @@ type Mount struct {
 	Store string
 	opt   Options
 	guard *Guard
+	ended bool
 }
 
 // New makes a base and mounts it.
@@ -54,7 +55,7 @@ func New(t testing.TB, opt Options) *Mount {
 	if m.Store == "" {
 		m.Store = filepath.Join(top, "store")
 	}
-	t.Cleanup(func() { m.cleanup() })
+	t.Cleanup(m.Close)
 	for _, d := range []string{m.Base, m.Dir, filepath.Join(top, "state"), filepath.Join(top, "run")} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/rewindfs/rewindfs/internal/fsops"
 	"github.com/rewindfs/rewindfs/internal/fstree"
 )
 
@@ -12,14 +13,32 @@ func (r *Run) now(ref string) *state {
 	return &state{ref: ref, parent: r.under, plain: r.copyOf(r.dir), tree: r.lastTree}
 }
 
+// seal makes a checkpoint while pages of the held mappings are dirty: what was
+// stored to them before is in it.
 func (r *Run) seal() {
 	r.compare()
+	if r.opt.Maps {
+		for slot := range fsops.Slots {
+			o := fsops.Op{Kind: fsops.MDirty, Slot: slot, Off: 10, Len: 30, Seed: uint64(r.ops)}
+			if want, got := r.plain.Do(o), r.sub.Do(o); want != got {
+				r.fatalf("%v\n  plain:   %v\n  subject: %v", o, want, got)
+			}
+		}
+	}
 	ref, err := r.sub.Seal()
 	r.note("seal: %s", ref)
 	r.check(err, "seal")
+	if r.opt.Maps {
+		for slot := range fsops.Slots { // the plain twin's pages are still dirty
+			o := fsops.Op{Kind: fsops.MSync, Slot: slot}
+			r.plain.Do(o)
+			r.sub.Do(o)
+		}
+	}
+	r.compare()
 	r.under = r.now(ref)
 	r.states = append(r.states, r.under)
-	r.same(r.lastTree, r.tree(), fstree.Exact, "the tree before sealing", "the tree after sealing")
+	r.same(r.lastTree, r.tree(), fstree.Exact, "the tree when sealed", "the tree after sealing")
 }
 
 // reachable lists the states that Move may name.
@@ -37,17 +56,22 @@ func (r *Run) reachable() []*state {
 }
 
 func (r *Run) move(pick int) {
-	r.compare()
 	list := r.reachable()
-	s := list[pick%len(list)]
-	left, err := r.sub.Move(s.ref)
+	r.moveTo(list[pick%len(list)])
+}
+
+func (r *Run) moveTo(s *state) {
+	r.compare()
+	left, moved, err := r.sub.Move(s.ref)
 	r.note("move to %s, left %q", s.ref, left)
 	r.check(err, "move")
-	was := r.now(left)
-	if left != "" {
-		r.states = append(r.states, was)
+	if moved {
+		was := r.now(left)
+		if left != "" {
+			r.states = append(r.states, was)
+		}
+		r.undo, r.redo = append(r.undo, was), nil
 	}
-	r.undo, r.redo = append(r.undo, was), nil
 	r.arrive(s)
 	r.under = s
 }

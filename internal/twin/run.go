@@ -3,7 +3,6 @@ package twin
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +33,7 @@ type Options struct {
 	BaseRef string // names the state that shows the base
 	Scratch string // an empty directory for the plain directory and its copies
 	Every   int    // compare after so many operations
+	Maps    bool   // the sequences hold mappings
 	// AnyLine lets Move lead to states that are not in the head's line.
 	AnyLine bool
 	// At is what must agree between a state as it was and History.At of it.
@@ -99,6 +99,9 @@ func (r *Run) Do(steps []Step) {
 	r.endWatches()
 	r.compare()
 	r.checkStates()
+	r.checkDiffs()
+	r.dropQuietly() // what was held is closed, and its last pages are on their way
+	r.moveTo(r.states[0])
 }
 
 func (r *Run) fatalf(format string, args ...any) {
@@ -238,7 +241,7 @@ func tick() {
 		if start == (unix.Timespec{}) {
 			start = now
 		}
-		runtime.Gosched()
+		time.Sleep(100 * time.Microsecond)
 	}
 }
 

@@ -30,8 +30,9 @@ type History interface {
 	// Seal makes a checkpoint.
 	Seal() (ref string, err error)
 	// Move goes back (or forth) to a checkpoint. left names the state that was
-	// left, if the subject can go there again by name.
-	Move(ref string) (left string, err error)
+	// left, if the subject can go there again by name; moved is false if it was
+	// there already, with no change.
+	Move(ref string) (left string, moved bool, err error)
 	// Undo takes back the newest move, Redo the newest undo.
 	Undo() error
 	Redo() error

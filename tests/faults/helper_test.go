@@ -211,5 +211,8 @@ func as(t testing.TB, uid, gid int, f func()) {
 	ok(t, <-done)
 }
 
+// t0 is a time in the past.
+var t0 = time.Unix(1_000_000_007, 123_456_789)
+
 // shared is for scenes in which several users take part.
 func shared() mounttest.Options { return mounttest.Options{Args: []string{"--allow-other"}} }

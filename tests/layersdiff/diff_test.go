@@ -16,11 +16,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// runSteps runs the sequences in two halves at the same time, each on a store of its own.
 func runSteps(t *testing.T, plan twin.Plan, seed, count int) {
+	seq := twin.FromEnv(t, twin.Sequences{Seed: seed, Count: count}, "REWINDFS_TEST_CHECKS")
+	half := seq.Count / 2
+	for _, part := range []twin.Sequences{{Seed: seq.Seed, Count: seq.Count - half}, {Seed: seq.Seed + seq.Count - half, Count: half}} {
+		if part.Count > 0 {
+			t.Run(fmt.Sprintf("from %d", part.Seed), func(t *testing.T) {
+				t.Parallel()
+				runSequences(t, plan, part)
+			})
+		}
+	}
+}
+
+func runSequences(t *testing.T, plan twin.Plan, seq twin.Sequences) {
 	w := newWorld(t)
 	top := fstree.FastTemp(t)
 	n := 0
-	seq := twin.FromEnv(t, twin.Sequences{Seed: seed, Count: count}, "REWINDFS_TEST_CHECKS")
 	twin.Check(t, seq, twin.Steps(plan), func(tb twin.TB, steps []twin.Step) {
 		n++
 		scratch := fmt.Sprintf("%s/%d", top, n)
@@ -33,7 +46,7 @@ func runSteps(t *testing.T, plan twin.Plan, seed, count int) {
 			tb.Fatalf("make a branch: %v", err)
 		}
 		s := &subject{target: target{b: b}, w: w, name: name}
-		r := twin.New(tb, s, twin.Options{Base: w.base, BaseRef: "0", Scratch: scratch, Every: 8, AnyLine: true, At: fstree.Exact})
+		r := twin.New(tb, s, twin.Options{Base: w.base, BaseRef: "0", Scratch: scratch, Every: 16, AnyLine: true, At: fstree.Exact})
 		defer r.Close()
 		r.Do(steps)
 	})
@@ -41,14 +54,14 @@ func runSteps(t *testing.T, plan twin.Plan, seed, count int) {
 
 // TestOperations runs operations alone.
 func TestOperations(t *testing.T) {
-	runSteps(t, twin.Plan{Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 60}, 1, 400)
+	runSteps(t, twin.Plan{Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 60}, 1, 300)
 }
 
 // TestCheckpointsAndRollbacks seals, moves the head back and forth and reopens
 // the store between operations.
 func TestCheckpointsAndRollbacks(t *testing.T) {
 	runSteps(t, twin.Plan{
-		Ops: fsops.GenOptions{Held: true}, Lo: 30, Hi: 120,
+		Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 80,
 		Chance: map[twin.Ctl]int{twin.Seal: 40, twin.Move: 25, twin.Undo: 12, twin.Redo: 8, twin.Reopen: 4},
 	}, 1, 1000)
 }

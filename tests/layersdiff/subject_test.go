@@ -9,6 +9,7 @@ import (
 
 	"github.com/rewindfs/rewindfs/internal/fsops"
 	"github.com/rewindfs/rewindfs/internal/fstree"
+	"github.com/rewindfs/rewindfs/internal/twin"
 	"github.com/rewindfs/rewindfs/layers"
 )
 
@@ -46,24 +47,26 @@ func layerOf(ref string) layers.Layer {
 	return layers.Layer(n)
 }
 
-func (s *subject) moveTo(l layers.Layer) (layers.Layer, error) {
+func (s *subject) moveTo(l layers.Layer) (from layers.Layer, moved bool, err error) {
 	m, err := s.b.MoveHead(l, false, nil, nil)
 	if m.Noop {
-		return l, err
+		return l, false, err
 	}
-	return m.From, err
+	return m.From, true, err
 }
 
 // Move implements twin.Subject.
-func (s *subject) Move(to string) (string, error) {
-	from, err := s.moveTo(layerOf(to))
-	s.undo, s.redo = append(s.undo, from), nil
-	return ref(from), err
+func (s *subject) Move(to string) (string, bool, error) {
+	from, moved, err := s.moveTo(layerOf(to))
+	if moved {
+		s.undo, s.redo = append(s.undo, from), nil
+	}
+	return ref(from), moved, err
 }
 
 func (s *subject) turn(from, to *[]layers.Layer) error {
 	n := len(*from) - 1
-	left, err := s.moveTo((*from)[n])
+	left, _, err := s.moveTo((*from)[n])
 	*from, *to = (*from)[:n], append(*to, left)
 	return err
 }
@@ -92,6 +95,16 @@ func (s *subject) At(at string) (*fstree.Tree, error) {
 	}
 	defer v.Close()
 	return treeOf(v), nil
+}
+
+// Diff implements twin.Differ.
+func (s *subject) Diff(from, to string) ([]twin.Change, error) {
+	var out []twin.Change
+	err := s.w.tree.Diff(layerOf(from), layerOf(to), func(c layers.Change) error {
+		out = append(out, twin.Change{Status: string(c.Status), Path: c.Path, OldPath: c.OldPath})
+		return nil
+	})
+	return out, err
 }
 
 // HeldProblems implements twin.Subject. A file that was held over a move shows

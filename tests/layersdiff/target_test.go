@@ -43,6 +43,18 @@ func (l *target) keep(a layers.Attr, err error) (layers.Attr, error) {
 	return a, err
 }
 
+// owner gives a new object in dir its group and mode as inode_init_owner does.
+func (l *target) owner(dir layers.Ino, mode *uint32) layers.Cred {
+	a, err := l.b.Getattr(dir)
+	if err != nil || a.Mode&unix.S_ISGID == 0 {
+		return layers.Cred{}
+	}
+	if *mode&unix.S_IFMT == unix.S_IFDIR {
+		*mode |= unix.S_ISGID
+	}
+	return layers.Cred{GID: a.GID}
+}
+
 // Do implements fsops.Target.
 func (l *target) Do(o fsops.Op) fsops.Result {
 	defer func() {
@@ -153,7 +165,9 @@ func (l *target) create(o fsops.Op) (layers.Attr, error) {
 			return a, err
 		}
 	}
-	return l.keep(l.b.Mknod(dir, name, unix.S_IFREG|o.Mode, 0, layers.Cred{}))
+	mode := unix.S_IFREG | o.Mode
+	c := l.owner(dir, &mode)
+	return l.keep(l.b.Mknod(dir, name, mode, 0, c))
 }
 
 // truncate is ftruncate(2) and O_TRUNC, which move mtime even if the size stays.
@@ -247,7 +261,9 @@ func (l *target) tmplink(o fsops.Op) error {
 	if err != nil {
 		return err
 	}
-	a, err := l.keep(l.b.Tmpfile(dir, unix.S_IFREG|o.Mode, layers.Cred{}))
+	mode := unix.S_IFREG | o.Mode
+	c := l.owner(dir, &mode)
+	a, err := l.keep(l.b.Tmpfile(dir, mode, c))
 	if err != nil {
 		return err
 	}
@@ -281,15 +297,20 @@ func (l *target) name(o fsops.Op) error {
 	}
 	switch o.Kind {
 	case fsops.Mkdir:
-		_, err = l.keep(l.b.Mkdir(dir, name, o.Mode&0o1777, layers.Cred{})) // vfs_mkdir lets no set-id bit through
+		mode := unix.S_IFDIR | o.Mode&0o1777 // vfs_mkdir lets no set-id bit through
+		c := l.owner(dir, &mode)
+		_, err = l.keep(l.b.Mkdir(dir, name, mode&0o7777, c))
 	case fsops.Rmdir:
 		err = l.b.Rmdir(dir, name)
 	case fsops.Unlink:
 		err = l.b.Unlink(dir, name)
 	case fsops.Symlink:
-		_, err = l.keep(l.b.Symlink(dir, name, o.Value, layers.Cred{}))
+		var mode uint32
+		_, err = l.keep(l.b.Symlink(dir, name, o.Value, l.owner(dir, &mode)))
 	case fsops.Mknod:
-		_, err = l.keep(l.b.Mknod(dir, name, o.Mode, 0, layers.Cred{}))
+		mode := o.Mode
+		c := l.owner(dir, &mode)
+		_, err = l.keep(l.b.Mknod(dir, name, mode, 0, c))
 	case fsops.Link:
 		if _, _, err = l.parent(o.Path2); err != nil {
 			return err // fsops.Dir opens both directories first

@@ -16,31 +16,39 @@ func TestMain(m *testing.M) {
 }
 
 func runSteps(t *testing.T, plan twin.Plan, seed, count int, args ...string) {
-	m := mounttest.New(t, mounttest.Options{Args: args})
-	top := t.TempDir() // on a disk file system: its answers are the model
+	var m *mounttest.Mount
+	good := false          // the last sequence left the mount usable
+	scratch := t.TempDir() // on a disk file system: its answers are the model
 	n := 0
 	seq := twin.FromEnv(t, twin.Sequences{Seed: seed, Count: count}, "REWINDFS_TEST_MOUNT_CHECKS")
 	twin.Check(t, seq, twin.Steps(plan), func(tb twin.TB, steps []twin.Step) {
 		n++
-		scratch := fmt.Sprintf("%s/%d", top, n)
-		if err := os.Mkdir(scratch, 0o755); err != nil {
+		dir := fmt.Sprintf("%s/%d", scratch, n)
+		if err := os.Mkdir(dir, 0o755); err != nil {
 			tb.Fatalf("%v", err)
 		}
-		defer os.RemoveAll(scratch)
-		if n > 1 {
+		defer os.RemoveAll(dir)
+		if good {
 			m.Rollback("base")
+		} else {
+			if m != nil {
+				m.Close()
+			}
+			m = mounttest.New(t, mounttest.Options{Args: args})
 		}
+		good = false
 		s, err := newSubject(m, fmt.Sprintf("s%d", n))
 		if err != nil {
 			tb.Fatalf("%v", err)
 		}
 		defer func() { s.Dir.Close() }()
 		r := twin.New(tb, s, twin.Options{
-			Base: m.Base, BaseRef: "base", Scratch: scratch, Every: 10,
+			Base: m.Base, BaseRef: "base", Scratch: dir, Every: 10, Maps: plan.Ops.Maps,
 			At: fstree.Fields{Nlink: true, Mtime: true, Ctime: true, Blocks: true},
 		})
 		defer r.Close()
 		r.Do(steps)
+		good = true
 	})
 }
 

@@ -44,7 +44,15 @@ func (s *subject) Seal() (string, error) {
 }
 
 // Move implements twin.Subject. What was left has no name of its own.
-func (s *subject) Move(ref string) (string, error) { return "", s.cli("rollback", ref) }
+func (s *subject) Move(ref string) (string, bool, error) {
+	r := s.m.Run("--json", "rollback", ref)
+	if r.Code != 0 {
+		return "", false, errors.New(r.String())
+	}
+	var data struct{ Noop bool }
+	err := r.Data(&data)
+	return "", !data.Noop, err
+}
 
 // Undo implements twin.Subject.
 func (s *subject) Undo() error { return s.cli("undo") }

@@ -41,7 +41,7 @@ if [ -z "$BIN" ]; then
 	build_rewindfs "$BIN" || die "the build failed"
 fi
 BIN=$(realpath "$BIN")
-RW() { timeout 120 "$BIN" "$@"; }
+RW() { timeout 120 "$BIN" "$@" >>"$TOP/rewindfs.out"; }
 
 # fingerprint DIR: everything that must not change, atime aside.
 fingerprint() {
@@ -77,7 +77,7 @@ make_base() {
 		chmod 4755 a/b/c/1; chmod 0 a/b/c/2; chmod 1777 empty
 		touch -d '2001-02-03 04:05:06.789' a/b/c/3 empty a
 	)
-	(cd "$ROOT" && git ls-files -z --cached --others --exclude-standard | tar -c --null -T - --ignore-failed-read) | (mkdir "$B/proj" && tar -x -C "$B/proj")
+	(cd "$ROOT" && git ls-files -z --cached --others --exclude-standard | tar -c --null -T - --ignore-failed-read 2>/dev/null) | (mkdir "$B/proj" && tar -x -C "$B/proj")
 	sqlite3 "$B/base.db" 'PRAGMA journal_mode=WAL; CREATE TABLE t(w INTEGER, n INTEGER); INSERT INTO t VALUES(0,0);' >/dev/null
 	mkdir -p "$B/node_modules/.bin" "$B/node_modules/one/lib"
 	echo 'module.exports = 1' >"$B/node_modules/one/lib/index.js"
@@ -136,9 +136,11 @@ t_git_outside_index() {
 	export GIT_INDEX_FILE=$TOP/index
 	git read-tree HEAD; git update-index -q --refresh
 	RW -q checkpoint idx
-	sed -i s/line/LANE/ d8/f8.txt; git update-index d8/f8.txt # the index outside now has the new content
+	sed -i s/line/LANE/ d8/f8.txt; git update-index d8/f8.txt # the index outside has the new content now
 	RW -q rollback idx
-	same "$(git diff --name-only)" d8/f8.txt # told by stat data
+	# Told by the stat data alone. (The new content's object went with the rollback.)
+	same "$(git diff-files --name-only)" d8/f8.txt
+	same "$(readlink /proc/self/cwd)" "$M/repo"
 	unset GIT_INDEX_FILE
 	empty "$(git status --porcelain)"
 }

@@ -88,16 +88,15 @@ part_unit() {
 }
 
 part_layers() {
-	local checks=${REWINDFS_TEST_CHECKS:-600}
-	[ -z "$quick" ] || checks=${REWINDFS_TEST_CHECKS:-60}
-	REWINDFS_TEST_CHECKS=$checks gotest layers -timeout 20m ./tests/layersdiff
+	[ -z "$quick" ] || export REWINDFS_TEST_CHECKS=${REWINDFS_TEST_CHECKS:-60}
+	gotest layers -timeout 20m ./tests/layersdiff
 }
 
 part_e2e() {
-	local checks=${REWINDFS_TEST_MOUNT_CHECKS:-40} pkgs
-	[ -z "$quick" ] || checks=${REWINDFS_TEST_MOUNT_CHECKS:-5}
-	# shellcheck disable=SC2046
-	REWINDFS_TEST_MOUNT_CHECKS=$checks REWINDFS_BIN=$bin gotest e2e -timeout 30m $(go list ./tests/... | grep -v layersdiff)
+	local pkgs
+	[ -z "$quick" ] || export REWINDFS_TEST_MOUNT_CHECKS=${REWINDFS_TEST_MOUNT_CHECKS:-5} REWINDFS_TEST_KILLS=${REWINDFS_TEST_KILLS:-3}
+	mapfile -t pkgs < <(go list ./tests/... | grep -v layersdiff)
+	REWINDFS_BIN=$bin gotest e2e -timeout 30m "${pkgs[@]}"
 }
 
 part_race() {

@@ -2,6 +2,7 @@ package cas
 
 import (
 	"encoding/binary"
+	"hash/crc32"
 	"math/rand/v2"
 	"testing"
 
@@ -95,4 +96,10 @@ func BenchmarkReadAt(b *testing.B) {
 			}
 		})
 	}
+}
+
+// resum makes the checksum of a changed pack header right again.
+func resum(h []byte) []byte {
+	binary.BigEndian.PutUint32(h[packCRCAt:], crc32.Checksum(h[:packCRCAt], crc32.MakeTable(crc32.Castagnoli)))
+	return h
 }

@@ -13,8 +13,8 @@ import (
 // against h: ErrCorrupt, never a wrong byte. A read beyond the chunk's end is
 // ErrCorrupt too, as whoever asks for it holds a wrong record.
 func (s *Store) ReadAt(h Hash, p []byte, off int) error {
-	if data := s.cache.get(h); data != nil {
-		return cut(h, p, data, off)
+	if hit, err := s.cache.read(h, p, off); hit {
+		return err
 	}
 	at, err := s.find(h)
 	if err != nil {
@@ -27,14 +27,14 @@ func (s *Store) ReadAt(h Hash, p []byte, off int) error {
 		}
 		return nil
 	}
-	// Whoever reads a part will want another one. The slice is what the cache
-	// keeps, so it is no larger than the chunk.
-	data := make([]byte, at.n)
+	data := s.cache.buf(at.n)
 	if err := s.readWhole(h, at, data); err != nil {
+		s.cache.free(data)
 		return err
 	}
-	s.cache.add(h, data)
-	return cut(h, p, data, off)
+	err = cut(h, p, data, off)
+	s.cache.add(h, data) // whoever reads a part will want another one
+	return err
 }
 
 // cut copies what is asked for out of a checked chunk.

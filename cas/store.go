@@ -51,7 +51,6 @@ type Store struct {
 	opts  Options
 	log   *slog.Logger
 	cache *cache
-	bufs  sync.Pool // of *[]byte, ChunkSize long
 
 	// syncMu is held while packs are made durable, so that callers share the
 	// wait. Taken before mu.
@@ -76,7 +75,6 @@ func Open(dir string, db *kv.DB, o Options) (*Store, error) {
 		dir: packDir(dir), db: db, opts: o, log: o.Logger,
 		cache: newCache(), recent: newRecent(), dirty: map[uint32]*pack{},
 	}
-	s.bufs.New = func() any { b := make([]byte, ChunkSize); return &b }
 	s.files = files{dir: s.dir, open: map[uint32]*os.File{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -89,10 +89,10 @@ func (s *Store) later(p *pack, todo []written) {
 // their pages clean, right or not, so that another sync alone would prove
 // nothing. What can no longer be read back right is lost, and that is said.
 func (s *Store) rewrite(p *pack, todo []written) error {
-	buf := s.bufs.Get().(*[]byte)
-	defer s.bufs.Put(buf)
+	buf := s.cache.buf(ChunkSize)
+	defer s.cache.free(buf)
 	for _, w := range todo {
-		data := (*buf)[:w.at.n]
+		data := buf[:w.at.n]
 		if _, err := p.f.ReadAt(data, w.at.off); err != nil {
 			return err
 		}

@@ -271,7 +271,14 @@ func (db *DB) CheckSpace(n int64) error { return db.space.claim(n) }
 
 // DiskBytes is what the files of the store's log and of Badger take on the disk,
 // in bytes, including what is allocated ahead.
-func (db *DB) DiskBytes() (int64, error) { return diskBytes(db.dir) }
+func (db *DB) DiskBytes() (int64, error) {
+	logBytes, err := diskBytes(db.logDir)
+	if err != nil {
+		return 0, err
+	}
+	badgerBytes, err := diskBytes(filepath.Join(db.dir, badgerDir))
+	return logBytes + badgerBytes, err
+}
 
 func (db *DB) fault(step string) error {
 	if db.opts.Fault == nil {

@@ -186,11 +186,11 @@ func (b *Branch) Changed() int64 {
 	return b.changed
 }
 
-// Ancestor reports whether l lies in the line of the head. BaseLayer does.
-func (b *Branch) Ancestor(l Layer) bool {
-	b.t.mu.RLock()
-	defer b.t.mu.RUnlock()
-	return b.anc.has(l)
+// Ancestor reports whether l lies in the line of what v shows. BaseLayer does.
+func (v *View) Ancestor(l Layer) bool {
+	v.t.mu.RLock()
+	defer v.t.mu.RUnlock()
+	return v.anc.has(l)
 }
 
 // Line lists the sealed layers under the head, newest first, BaseLayer not included.

@@ -43,7 +43,8 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 			return Moved{}, err
 		}
 	}
-	if err := t.db.Apply(&batch); err != nil {
+	err := t.db.Apply(&batch)
+	if err != nil {
 		return Moved{}, fmt.Errorf("move head to layer %d: %w", target, err)
 	}
 	t.layers[m.From] = sealed
@@ -51,15 +52,13 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	if err := mv.after(); err != nil {
 		return Moved{}, fmt.Errorf("the head moved to layer %d, but what is in memory cannot follow: %w", target, err)
 	}
-	if touch {
-		if err := mv.touch(); err != nil {
-			return Moved{}, err
-		}
+	if touch { // an error of it comes after the fact: the head has moved
+		err = mv.touch()
 	}
 	if swapped != nil {
 		swapped(m)
 	}
-	return m, nil
+	return m, err
 }
 
 // move brings memory from one head to another, and finds out what of it the kernel
@@ -115,20 +114,21 @@ func (mv *move) before() error {
 // differing collects the keys that the layers between the heads changed.
 func (mv *move) differing() error {
 	b := mv.b
-	inos := map[Ino]struct{}{}
-	names := map[NameKey]struct{}{}
+	inos := map[Ino]byte{}
+	names := map[NameKey]byte{}
+	layers := b.t.between(mv.m.From, mv.m.Target)
 	var bad error
-	for _, l := range b.t.between(mv.m.From, mv.m.Target) {
+	for _, l := range layers {
 		err := b.t.db.Scan(kv.ChangePrefix(uint64(l)), nil, func(k, v []byte) bool {
 			_, isName, ino, name, ok := kv.ParseChange(k)
-			if !ok {
+			if !ok || len(v) != 1 {
 				bad = fmt.Errorf("change record %x: %w", k, ErrCorrupt)
 				return false
 			}
 			if isName {
-				names[NameKey{Ino(ino), name}] = struct{}{}
+				names[NameKey{Ino(ino), name}] |= shows(v[0])
 			} else {
-				inos[Ino(ino)] = struct{}{}
+				inos[Ino(ino)] |= shows(v[0])
 			}
 			return true
 		})
@@ -136,11 +136,48 @@ func (mv *move) differing() error {
 			return fmt.Errorf("read changes of layer %d: %w", l, errOr(err, bad))
 		}
 	}
+	if err := mv.count(layers, inos, names); err != nil {
+		return err
+	}
 	for ino := range b.orphans { // a deleted base file left no record of its inode
-		inos[ino] = struct{}{}
+		inos[ino] |= 0
 	}
 	mv.inos = slices.Sorted(maps.Keys(inos))
 	mv.names = slices.Collect(maps.Keys(names))
+	return nil
+}
+
+// shows is 1 for a change that shows by itself, 0 for a pin or a side effect.
+func shows(kind byte) byte {
+	if kind == changeReal {
+		return 1
+	}
+	return 0
+}
+
+// count estimates how many paths differ, as Branch.Changed does: changed names,
+// and changed inodes that were not made, and so named, in the layers between.
+func (mv *move) count(layers []Layer, inos map[Ino]byte, names map[NameKey]byte) error {
+	between := make(map[Layer]bool, len(layers))
+	for _, l := range layers {
+		between[l] = true
+	}
+	for _, shown := range names {
+		mv.m.Changed += int64(shown)
+	}
+	for ino, shown := range inos {
+		if shown == 0 {
+			continue
+		}
+		rec, err := mv.b.visibleInode(ino)
+		if err != nil {
+			return err
+		}
+		if rec == nil && ino >= firstOwnIno || rec != nil && between[rec.born] {
+			continue
+		}
+		mv.m.Changed++
+	}
 	return nil
 }
 

@@ -245,27 +245,44 @@ func (t *Tree) Usage() Usage {
 func (b *Branch) Drift() ([]Drift, error) {
 	t := b.t
 	t.mu.RLock()
-	inos := make([]Ino, 0, len(t.copied))
-	for ino := range t.copied {
-		inos = append(inos, ino)
-	}
+	recs, err := b.based()
 	t.mu.RUnlock()
+	if err != nil {
+		return nil, fmt.Errorf("list what depends on the base: %w", err)
+	}
 	var out []Drift
-	for _, ino := range inos {
-		t.mu.RLock()
-		rec, err := b.visibleInode(ino)
-		t.mu.RUnlock()
-		if err != nil {
-			return nil, err
-		}
-		if rec == nil || rec.origin == nil {
-			continue
-		}
+	for _, rec := range recs { // looking at the base needs no lock
 		if why := t.driftOf(rec); why != "" {
 			out = append(out, Drift{Path: rec.origin.path, Reason: why})
 		}
 	}
 	return out, nil
+}
+
+// based lists the visible records of objects that are in the base, too.
+func (b *Branch) based() ([]*inode, error) {
+	var out []*inode
+	var bad error
+	last := Ino(0)
+	err := b.t.db.Scan(kv.InodesPrefix(), nil, func(k, v []byte) bool {
+		ino, l, ok := kv.ParseInode(k)
+		if !ok || Ino(ino) >= firstOwnIno {
+			return ok && Ino(ino) < firstOwnIno
+		}
+		if Ino(ino) == last || !b.anc.has(Layer(l)) {
+			return true
+		}
+		last = Ino(ino)
+		var rec *inode
+		if rec, bad = decodeInode(Layer(l), v); bad != nil {
+			return false
+		}
+		if rec.origin != nil {
+			out = append(out, rec)
+		}
+		return true
+	})
+	return out, errors.Join(err, bad)
 }
 
 // driftOf says how the base object of rec differs from what was recorded, or "".

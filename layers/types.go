@@ -124,6 +124,7 @@ type Sealed struct {
 // that are no directories, changed or not.
 type Moved struct {
 	From, Target, Open Layer
+	Changed            int64 // paths that differ, estimated from the change indexes
 	Names              []NameKey
 	Inos               []Ino
 	At                 time.Time

@@ -172,6 +172,10 @@ func (s *Session) linePast(target layers.Layer) []journal.Entry {
 	return s.journal.List(s.line)
 }
 
+// exactPaths is up to how many changed paths a movement counts them one by one;
+// beyond, comparing the trees would cost several times the movement itself.
+const exactPaths = 500
+
 // describeMove says what a movement did. before is linePast from before it.
 func (s *Session) describeMove(ctx context.Context, m move, moved layers.Moved, before []journal.Entry) *control.Rollback {
 	res := emptyRollback()
@@ -181,9 +185,13 @@ func (s *Session) describeMove(ctx context.Context, m move, moved layers.Moved, 
 		return res
 	}
 	res.Dropped = dropped(before, s.line)
-	count := func(layers.Change) error { res.ChangedPaths++; return nil }
-	if err := s.tree.Diff(moved.From, m.target, count); err != nil {
-		s.log.Warn("count what the movement changed", "error", err)
+	res.ChangedPaths = moved.Changed
+	if moved.Changed <= exactPaths {
+		res.ChangedPaths = 0
+		count := func(layers.Change) error { res.ChangedPaths++; return nil }
+		if err := s.tree.Diff(moved.From, m.target, count); err != nil {
+			s.log.Warn("count what the movement changed", "error", err)
+		}
 	}
 	res.Busy = wireProcesses(s.othersIn(ctx))
 	return res

@@ -212,26 +212,10 @@ func (s *Session) openTree() error {
 	if s.branch, err = s.tree.Branch(s.o.Branch); err != nil {
 		return fmt.Errorf("open branch %s: %w", s.o.Branch, err)
 	}
-	if c, ok := any(s.tree).(pendingCutter); ok {
-		s.db.SetBeforeFlush(func() error { return cutAndSync(c, s.chunks) })
-	}
 	if s.journal, err = journal.Open(s.db, s.o.Now); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
 	return nil
-}
-
-// pendingCutter turns bytes that still are records into chunks.
-type pendingCutter interface{ CutPending() error }
-
-// cutAndSync is what goes before a flush: bytes that become chunks now need not be
-// written as records once more. They are safe as records, so a full disk, on which
-// no chunk can be made, does not stop the flush that makes room in the log.
-func cutAndSync(tree pendingCutter, chunks interface{ Sync() error }) error {
-	if err := tree.CutPending(); err != nil && !errors.Is(err, kv.ErrNoSpace) {
-		return fmt.Errorf("store what was written: %w", err)
-	}
-	return chunks.Sync()
 }
 
 func (s *Session) noteDrift(ino layers.Ino) {

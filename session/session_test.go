@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/rewindfs/rewindfs/control"
-	"github.com/rewindfs/rewindfs/kv"
 	"github.com/rewindfs/rewindfs/layers"
 )
 
@@ -473,28 +472,6 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
-// steps notes in which order a flush asks for what.
-type steps struct {
-	done []string
-	cut  error
-}
-
-func (s *steps) CutPending() error { s.done = append(s.done, "cut"); return s.cut }
-func (s *steps) Sync() error       { s.done = append(s.done, "sync"); return nil }
-
-func TestBeforeAFlush(t *testing.T) {
-	broken := errors.New("broken")
-	for _, c := range []struct{ cut, want error }{{nil, nil}, {fmt.Errorf("cut: %w", kv.ErrNoSpace), nil}, {broken, broken}} {
-		s := &steps{cut: c.cut}
-		if err := cutAndSync(s, s); !errors.Is(err, c.want) {
-			t.Errorf("with %v: %v", c.cut, err)
-		}
-		if got := fmt.Sprint(s.done); c.want == nil && got != "[cut sync]" || c.want != nil && got != "[cut]" {
-			t.Errorf("with %v: %s", c.cut, got)
 		}
 	}
 }

@@ -91,7 +91,12 @@ func TestMerge(t *testing.T) {
 	must(t, db.Close())
 	db = openT(t, dir, Options{FlushIdle: manual})
 	same(t, dump(t, db), model)
-	// When all is deleted and merged, all is gone from the disk.
+	emptied(t, db, model)
+}
+
+// emptied deletes everything: when that is merged, it is gone from the disk too.
+func emptied(t *testing.T, db *DB, model map[string]string) {
+	t.Helper()
 	b := new(Batch)
 	for k := range model {
 		b.Delete([]byte(k))

@@ -7,16 +7,18 @@
 //
 // How: Apply appends the batch as one record to a log segment (one pwrite into
 // blocks that were allocated ahead), puts it into an ordered table in memory and
-// returns. A background flush makes the segment durable, hands the table to
-// Badger, syncs Badger and recycles the segment. Reads look at the active table,
-// then at the tables that wait for their flush, then at Badger.
+// returns. A background flush makes the segment durable, writes the table as a
+// table file of Badger, makes that part of the database and recycles the segment.
+// Reads look at the active table, then at those that wait for their flush, then
+// at Badger.
 //
-// On a full disk pwrite answers ENOSPC where Badger, which writes through
-// mappings, would die of SIGBUS. So Badger is touched only while there is room
-// for what it is about to write, and until then the log and the memory keep all.
+// On a full disk a write answers ENOSPC where Badger, which writes through
+// mappings, would die of SIGBUS. So Badger only reads (see the type base), and
+// when there is no room for a flush the log and the memory keep all until there is.
 //
 // keys.go is the only place that knows how the keys of the store look. What the
 // values mean belongs to the packages above.
 //
-// Locks, outermost first: syncMu, wmu, then mu or spareMu. Each is described at its field of DB.
+// Locks, outermost first: syncMu, wmu, then mu or spareMu. Each is
+// described at its field of DB. base.mu is for itself, and space.mu is taken last.
 package kv

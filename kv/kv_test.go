@@ -54,7 +54,7 @@ func TestScanDuringFlush(t *testing.T) {
 // reader must see a value at least as new as what was applied before it looked.
 func TestConcurrent(t *testing.T) {
 	db := openT(t, t.TempDir(), Options{FlushIdle: time.Millisecond, sizes: tiny()})
-	const writers, rounds = 4, 300
+	const writers, rounds = 4, 150
 	var done [writers]atomic.Int64
 	var wg, readers sync.WaitGroup
 	stop := make(chan struct{})

@@ -91,7 +91,7 @@ func try(run func(TB, []Step), steps []Step) (msg string) {
 }
 
 // shortenRuns bounds how often a failing sequence is run again.
-const shortenRuns = 400
+const shortenRuns = 150
 
 // shorten leaves out steps, large parts first, as long as the rest still fails.
 func shorten(run func(TB, []Step), steps []Step, msg string) ([]Step, string) {

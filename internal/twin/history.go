@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/rewindfs/rewindfs/internal/fsops"
-	"github.com/rewindfs/rewindfs/internal/fstree"
 )
 
 // now makes a state of the present, which compare has just described.
@@ -38,7 +37,7 @@ func (r *Run) seal() {
 	r.compare()
 	r.under = r.now(ref)
 	r.states = append(r.states, r.under)
-	r.same(r.lastTree, r.tree(), fstree.Exact, "the tree when sealed", "the tree after sealing")
+	r.same(r.lastTree, r.tree(), r.opt.Exact, "the tree when sealed", "the tree after sealing")
 }
 
 // reachable lists the states that Move may name.
@@ -78,7 +77,7 @@ func (r *Run) moveTo(s *state) {
 
 // arrive checks that the subject shows s, and puts the plain directory there.
 func (r *Run) arrive(s *state) {
-	r.same(s.tree, r.tree(), fstree.Exact, "the tree that comes back", "the tree after the move")
+	r.same(s.tree, r.tree(), r.opt.Exact, "the tree that comes back", "the tree after the move")
 	if p := r.sub.HeldProblems(s.tree); len(p) > 0 {
 		r.fatalf("what was held over the move:\n  %s", strings.Join(p, "\n  "))
 	}
@@ -109,18 +108,7 @@ func (r *Run) reopen() {
 	r.sub.DropSlots()
 	r.plain.DropSlots()
 	r.check(r.sub.Reopen(), "reopen")
-	got := r.tree()
-	for _, e := range got.Entries {
-		if old := r.lastTree.Entries[e.Path]; old != nil {
-			e.Dev = old.Dev // a new mount is a new device
-		}
-	}
-	for _, s := range r.states {
-		for _, e := range s.tree.Entries {
-			e.Dev = got.Entries["."].Dev
-		}
-	}
-	r.same(r.lastTree, got, fstree.Exact, "the tree before closing", "the tree after opening again")
+	r.same(r.lastTree, r.tree(), r.opt.Exact, "the tree before closing", "the tree after opening again")
 	r.lastTree, r.lastPlain = nil, nil
 }
 
@@ -129,11 +117,6 @@ func (r *Run) checkStates() {
 	for _, s := range r.reachable() {
 		got, err := r.sub.At(s.ref)
 		r.check(err, "look at "+s.ref)
-		for p, e := range got.Entries {
-			if w := s.tree.Entries[p]; w != nil {
-				e.Dev = w.Dev
-			}
-		}
 		r.same(s.tree, got, r.opt.At, fmt.Sprintf("%s when it was sealed", s.ref), fmt.Sprintf("%s now", s.ref))
 	}
 }

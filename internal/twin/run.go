@@ -38,6 +38,9 @@ type Options struct {
 	AnyLine bool
 	// At is what must agree between a state as it was and History.At of it.
 	At fstree.Fields
+	// Exact is what must agree between the subject as it was and as it is again:
+	// fstree.Exact, unless the subject is known to be less exact.
+	Exact fstree.Fields
 }
 
 // Run is one sequence on a subject and its plain twin.
@@ -214,7 +217,7 @@ func (r *Run) compare() {
 	f := fstree.Fields{Nlink: true, Mtime: true, Fresh: &r.start}
 	diffs := fstree.Diff(plain, tree, f, "plain", "subject")
 	diffs = append(diffs, tree.LinkProblems()...)
-	if r.lastTree != nil {
+	if r.lastTree != nil && r.opt.Exact.Ctime {
 		want, got := fstree.Moved(r.lastPlain, plain), fstree.Moved(r.lastTree, tree)
 		for p, w := range want {
 			if g, ok := got[p]; ok && g != w {

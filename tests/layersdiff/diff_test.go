@@ -46,7 +46,7 @@ func runSequences(t *testing.T, plan twin.Plan, seq twin.Sequences) {
 			tb.Fatalf("make a branch: %v", err)
 		}
 		s := &subject{target: target{b: b}, w: w, name: name}
-		r := twin.New(tb, s, twin.Options{Base: w.base, BaseRef: "0", Scratch: scratch, Every: 16, AnyLine: true, At: fstree.Exact})
+		r := twin.New(tb, s, twin.Options{Base: w.base, BaseRef: "0", Scratch: scratch, Every: 16, AnyLine: true, At: fstree.Exact, Exact: fstree.Exact})
 		defer r.Close()
 		r.Do(steps)
 	})

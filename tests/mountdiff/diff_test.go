@@ -3,6 +3,7 @@ package mountdiff
 import (
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/rewindfs/rewindfs/internal/fsops"
@@ -41,11 +42,16 @@ func runSteps(t *testing.T, plan twin.Plan, seed, count int, args ...string) {
 		if err != nil {
 			tb.Fatalf("%v", err)
 		}
+		s.writeback = slices.Contains(args, "writeback")
 		defer func() { s.Dir.Close() }()
-		r := twin.New(tb, s, twin.Options{
-			Base: m.Base, BaseRef: "base", Scratch: dir, Every: 10, Maps: plan.Ops.Maps,
+		opt := twin.Options{
+			Base: m.Base, BaseRef: "base", Scratch: dir, Every: 10, Maps: plan.Ops.Maps, Exact: fstree.Exact,
 			At: fstree.Fields{Nlink: true, Mtime: true, Ctime: true, Blocks: true},
-		})
+		}
+		if s.writeback { // the kernel stamps, and tells the daemon later
+			opt.Exact, opt.At = fstree.Fields{Nlink: true, Ino: true}, fstree.Fields{Nlink: true}
+		}
+		r := twin.New(tb, s, opt)
 		defer r.Close()
 		r.Do(steps)
 		good = true

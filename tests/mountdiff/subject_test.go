@@ -18,7 +18,10 @@ type subject struct {
 	*fsops.Dir
 	m     *mounttest.Mount
 	label string // prefix of this sequence's labels
-	n     int
+	// writeback: the kernel owns size and times of the files it knows, and shows
+	// old descriptors what it has. Paths are right all the same.
+	writeback bool
+	n         int
 }
 
 func newSubject(m *mounttest.Mount, label string) (*subject, error) {
@@ -27,7 +30,23 @@ func newSubject(m *mounttest.Mount, label string) (*subject, error) {
 }
 
 // Tree implements twin.Subject.
-func (s *subject) Tree() (*fstree.Tree, error) { return fstree.Scan(s.m.Dir) }
+func (s *subject) Tree() (*fstree.Tree, error) { return scan(s.m.Dir) }
+
+// scan leaves the device number out, which each mount has anew.
+func scan(dir string) (*fstree.Tree, error) {
+	t, err := fstree.Scan(dir)
+	if err != nil {
+		return nil, err
+	}
+	dev := t.Entries["."].Dev
+	for _, e := range t.Entries {
+		if e.Dev != dev && e.Err == "" {
+			e.Err = fmt.Sprintf("is on device %d, the root on %d", e.Dev, dev)
+		}
+		e.Dev = 0
+	}
+	return t, nil
+}
 
 func (s *subject) cli(args ...string) error {
 	if r := s.m.Run(args...); r.Code != 0 {
@@ -71,12 +90,15 @@ func (s *subject) Reopen() error {
 
 // At implements twin.Subject.
 func (s *subject) At(ref string) (*fstree.Tree, error) {
-	return fstree.Scan(s.m.Path(".rewind", "checkpoints", ref))
+	return scan(s.m.Path(".rewind", "checkpoints", ref))
 }
 
 // HeldProblems implements twin.Subject. A file that was held over a rollback
 // shows what the tree has under its inode number, or it is stale or an orphan.
 func (s *subject) HeldProblems(now *fstree.Tree) []string {
+	if s.writeback {
+		return nil
+	}
 	byIno := map[uint64]*fstree.Entry{}
 	for _, e := range now.Entries {
 		byIno[e.Ino] = e

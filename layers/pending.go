@@ -29,6 +29,7 @@ type pending struct {
 	touched time.Time
 	cutting chan struct{} // closed when the cut under way is over; nil when there is none
 	limit   int64         // bytes at or behind it were truncated away since the cut began
+	whole   []int64       // slots that the cut under way stores as a whole
 	dead    bool          // its records are gone: nothing to cut
 }
 
@@ -174,17 +175,22 @@ func (t *Tree) cut(p *pending) error {
 	for _, s := range segs {
 		s.frozen = true
 	}
+	runs := flatten(segs)
+	crowded, err := t.crowded(p, runs)
 	t.mu.Unlock()
 
 	var b kv.Batch
 	b.UseReserve()
-	exts, err := t.store(&b, flatten(segs))
+	var exts []extent
+	if err == nil {
+		exts, err = t.store(&b, t.fillUp(crowded, runs))
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err == nil && !p.dead {
 		err = t.install(&b, p, segs, exts)
 	}
-	p.cutting = nil
+	p.cutting, p.whole = nil, nil
 	close(done)
 	return err
 }

@@ -82,6 +82,27 @@ const maxLayout = 4096
 // very many extents. With p, pending bytes are copied to it at once (p starts at
 // lo) and their ranges come out as extents of kind 0.
 func (v *View) plan(n *node, lo, hi int64, p []byte) (*layout, error) {
+	l, err := v.stored(n, lo, hi)
+	if err != nil || n.rec == nil {
+		return l, err
+	}
+	for _, pd := range v.visiblePending(n.ino) {
+		for _, s := range pd.segs {
+			from, to := max(lo, s.off), min(l.hi, s.end(), n.rec.size)
+			if from >= to {
+				continue
+			}
+			if p != nil {
+				copy(p[from-lo:to-lo], s.data[from-s.off:])
+			}
+			l.exts = overlay(l.exts, extent{off: from, n: to - from})
+		}
+	}
+	return l, nil
+}
+
+// stored is plan without what is pending.
+func (v *View) stored(n *node, lo, hi int64) (*layout, error) {
 	l := &layout{node: n, hi: hi}
 	if n.rec == nil {
 		l.path, l.limit, l.mark = n.path(), hi, n.mark
@@ -109,22 +130,7 @@ func (v *View) plan(n *node, lo, hi int64, p []byte) (*layout, error) {
 			return true
 		})
 	}
-	if err != nil {
-		return nil, err
-	}
-	for _, pd := range v.visiblePending(n.ino) {
-		for _, s := range pd.segs {
-			from, to := max(lo, s.off), min(l.hi, s.end(), rec.size)
-			if from >= to {
-				continue
-			}
-			if p != nil {
-				copy(p[from-lo:to-lo], s.data[from-s.off:])
-			}
-			l.exts = overlay(l.exts, extent{off: from, n: to - from})
-		}
-	}
-	return l, nil
+	return l, err
 }
 
 // ReadAt fills p from offset off. It is short only at the end of the file, without an error.

@@ -2,6 +2,7 @@ package layers
 
 import (
 	"math"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -104,11 +105,14 @@ func (b *Branch) inTheWay(exts []extent) func(*pending) bool {
 		if p.layer != b.layer {
 			return true
 		}
-		for _, s := range p.segs {
-			for _, x := range exts {
+		for _, x := range exts {
+			for _, s := range p.segs {
 				if s.off < x.end() && s.end() > x.off {
 					return true
 				}
+			}
+			if slices.Contains(p.whole, x.off/slotSize) { // x lies within one slot
+				return true
 			}
 		}
 		return false

@@ -130,8 +130,10 @@ const leaving = 15 * time.Second
 // openDB opens the metadata of the store. A holder without a mount is waited for: it
 // is on its way out, as after umount(8), or about to mount.
 func (s *Session) openDB() (*kv.DB, error) {
+	replay := cas.NewReplayCheck(s.o.Store) // after a power cut, a record may name bytes that never got to the disk
+	defer replay.Close()
 	for deadline := time.Now().Add(leaving); ; {
-		db, err := kv.Open(filepath.Join(s.o.Store, kvName), kv.Options{Logger: s.log})
+		db, err := kv.Open(filepath.Join(s.o.Store, kvName), kv.Options{Logger: s.log, CheckReplay: replay.Check})
 		var held *kv.InUseError
 		if !errors.As(err, &held) || time.Now().After(deadline) {
 			return db, err

@@ -225,3 +225,25 @@ func isNext(a, b string) bool {
 	}
 	return y == x+1
 }
+
+func TestHistoryRemovedDirectoryComesBackWhileHeld(t *testing.T) {
+	m := mounttest.New(t, mounttest.Options{})
+	m.Checkpoint("c")
+	// Each keeps the kernel's inode of the removed directory alive.
+	f := open(t, m.Path("d/e/f/deep"), os.O_RDONLY)
+	dir := open(t, m.Path("src/pkg"), os.O_RDONLY)
+	sh := child(t, m.Path("odd"))
+	ok(t, os.Mkdir(m.Path("over"), 0o755))
+	ok(t, os.RemoveAll(m.Path("d")))
+	ok(t, os.RemoveAll(m.Path("src")))
+	ok(t, os.RemoveAll(m.Path("odd")))
+	ok(t, os.RemoveAll(m.Path("modes")))
+	m.Rollback("c")
+	for _, p := range []string{"d", "d/e", "d/e/f", "src", "src/pkg", "odd", "modes"} {
+		is(t, "entries of "+p, len(names(t, m.Path(p))), len(names(t, j(m.Base, p))))
+		put(t, m.Path(p, "new"), "works")
+		content(t, m.Path(p, "new"), "works")
+	}
+	_, _ = f, dir
+	sh.run("cd /")
+}

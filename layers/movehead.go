@@ -284,12 +284,32 @@ func (mv *move) compareNames() (listings map[Ino]bool) {
 		}
 	}
 	for n := range mv.known {
-		several := n.rec != nil && n.rec.nlink > 1 && n.rec.mode&unix.S_IFMT != unix.S_IFDIR
-		if !linked[n] && !several {
+		if !linked[n] && !mv.named(n) {
 			n.gone = true
 		}
 	}
 	return listings
+}
+
+// named reports whether a name that did not change leads to n.
+func (mv *move) named(n *node) bool {
+	b := mv.b
+	keys, err := b.namesOf(n)
+	if err != nil {
+		return false
+	}
+	for _, k := range keys {
+		dn, err := b.find(k.Dir)
+		if err != nil || dn.gone {
+			continue
+		}
+		c, _, err := b.child(dn, k.Name)
+		if err == nil && c == n {
+			return true
+		}
+	}
+	// Of a base file with several names, some may be unknown.
+	return n.rec != nil && n.rec.nlink > 1 && n.rec.mode&unix.S_IFMT != unix.S_IFDIR
 }
 
 // touch gives the files that differ and are here now the present time.

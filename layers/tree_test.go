@@ -465,3 +465,18 @@ func TestUnlinkedButOpen(t *testing.T) {
 		t.Errorf("a forgotten inode answers %v", err)
 	}
 }
+
+func TestLinkTakenBackLeavesTheFile(t *testing.T) {
+	s := newStore(t, sampleBase(t))
+	ino := s.ino("src/deep/x")
+	mode := uint32(0o600)
+	_, err := s.b.Setattr(ino, SetAttr{Mode: &mode})
+	s.ok(err)
+	one := s.seal()
+	_, err = s.b.Link(ino, s.ino("src"), "y")
+	s.ok(err)
+	s.back(one)
+	if c, err := readAll(&s.b.View, ino); err != nil || c != "x" {
+		t.Errorf("the file shows %q, %v after its new link went", c, err)
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
 
 	"github.com/rewindfs/rewindfs/layers"
 )
@@ -55,9 +54,6 @@ func (f *FS) id(p place, a *layers.Attr) uint64 {
 	if p.num != 0 {
 		return viewBit | uint64(p.num)<<tagShift | uint64(a.Ino)
 	}
-	if a.Mode&unix.S_IFMT != unix.S_IFREG {
-		return uint64(a.Ino)
-	}
 	return uint64(a.Ino) | uint64(f.inc.current(a.Ino))<<tagShift
 }
 
@@ -70,7 +66,8 @@ func (p place) statIno(ino layers.Ino) uint64 {
 	return uint64(ino)
 }
 
-// incarnations remember which files got new node ids.
+// incarnations remember which files, and which directories that had been removed,
+// got new node ids.
 type incarnations struct {
 	n  atomic.Int64 // len(m): most mounts never need mu
 	mu sync.RWMutex
@@ -91,8 +88,7 @@ func (c *incarnations) current(ino layers.Ino) uint16 {
 	return c.m[ino].now
 }
 
-// stale reports whether node is an earlier incarnation. Only of regular files is
-// that said in earnest: others keep their node id.
+// stale reports whether node is an earlier incarnation.
 func (c *incarnations) stale(node uint64) bool {
 	return node&viewBit == 0 && c.n.Load() > 0 &&
 		c.current(layers.Ino(node&inoMask)) != uint16(node>>tagShift&tagMask)

@@ -28,11 +28,12 @@ func (m *Mount) Freeze() (thaw func()) {
 }
 
 // Swapped is for MoveHead to call while the tree is locked: files that differ
-// between the two heads get new node ids from now on, and what programs still send for
+// between the two heads, and directories that the kernel holds for dead (S_DEAD,
+// since their rmdir) though they are back, get new node ids from now on, and what programs still send for
 // the old ones changes nothing.
 func (m *Mount) Swapped(mv layers.Moved) {
 	f := m.fs
-	f.inc.bump(mv.Inos)
+	f.inc.bump(mv.Renew)
 	f.acls.clear()
 	f.noCaps.clear()
 }

@@ -15,13 +15,10 @@ import (
 // until the change is done.
 func (f *FS) current(node uint64) (layers.Ino, fuse.Status) {
 	ino, st := f.live(node)
-	if st != fuse.OK || !f.inc.stale(node) {
-		return ino, st
+	if st == fuse.OK && f.inc.stale(node) {
+		return 0, estale
 	}
-	if a, err := f.branch.Getattr(ino); err == nil && a.Mode&unix.S_IFMT != unix.S_IFREG {
-		return ino, fuse.OK // has no incarnations
-	}
-	return 0, estale
+	return ino, st
 }
 
 func (f *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {

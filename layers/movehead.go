@@ -73,6 +73,8 @@ type move struct {
 	led   map[NameKey]Ino
 	known map[*node]bool // nodes in use to which a name led in the old head
 	dirs  map[Ino]Attr   // directories in use, as the old head showed them
+	// removed are the inodes in use that had no name in the old head.
+	removed map[Ino]bool
 }
 
 // before looks at the old head. It fills m with what it is sure of.
@@ -81,7 +83,7 @@ func (mv *move) before() error {
 		return err
 	}
 	b := mv.b
-	mv.led, mv.known, mv.dirs = map[NameKey]Ino{}, map[*node]bool{}, map[Ino]Attr{}
+	mv.led, mv.known, mv.dirs, mv.removed = map[NameKey]Ino{}, map[*node]bool{}, map[Ino]Attr{}, map[Ino]bool{}
 	for _, k := range mv.names {
 		dn := b.nodes[k.Dir]
 		if dn == nil {
@@ -104,6 +106,7 @@ func (mv *move) before() error {
 		if n == nil {
 			continue
 		}
+		mv.removed[ino] = n.orphan
 		if a, err := b.attr(n); err == nil && a.IsDir() {
 			mv.dirs[ino] = a
 		}
@@ -232,8 +235,20 @@ func (mv *move) after() error {
 			}
 		}
 		mv.m.Inos = append(mv.m.Inos, ino)
+		if dir, err := b.isDir(n); err == nil && (dir && mv.removed[ino] && !n.orphan && !n.gone || !dir && b.regular(n)) {
+			mv.m.Renew = append(mv.m.Renew, ino)
+		}
 	}
 	return mv.fileNames()
+}
+
+// regular reports whether n is a regular file, as far as can be told.
+func (v *View) regular(n *node) bool {
+	if n.rec != nil {
+		return n.rec.mode&unix.S_IFMT == unix.S_IFREG
+	}
+	a, err := v.attr(n)
+	return err == nil && a.Mode&unix.S_IFMT == unix.S_IFREG
 }
 
 // reload looks a node in use up again.
@@ -281,8 +296,12 @@ func (mv *move) compareNames() (listings map[Ino]bool) {
 		if used && now != was {
 			mv.m.Names = append(mv.m.Names, k)
 			listings[k.Dir] = true
+			// What lost or got a name may have no record that says so.
+			mv.inos = append(mv.inos, was, now)
 		}
 	}
+	slices.Sort(mv.inos)
+	mv.inos = slices.Compact(mv.inos)
 	for n := range mv.known {
 		if !linked[n] && !mv.named(n) {
 			n.gone = true

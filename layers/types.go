@@ -127,8 +127,12 @@ type Moved struct {
 	Changed            int64 // paths that differ, estimated from the change indexes
 	Names              []NameKey
 	Inos               []Ino
-	At                 time.Time
-	Noop               bool // the head already was an empty layer on top of Target: nothing moved
+	// Renew are those of Inos that need a new identity towards the kernel: regular
+	// files, so that descriptors from before can be told from new ones, and
+	// directories that had been removed while in use, which the kernel holds for dead.
+	Renew []Ino
+	At    time.Time
+	Noop  bool // the head already was an empty layer on top of Target: nothing moved
 }
 
 // Drift is a base object that is no longer what the layers were built on.

@@ -27,6 +27,7 @@ func (t *Tree) Diff(from, to Layer, fn func(Change) error) error {
 		return err
 	}
 	defer b.Close()
+	a.keep, b.keep = true, true
 	d := &differ{t: t, from: a, to: b, byPath: map[string]*Change{}, removed: map[Ino][]gone{}}
 	t.mu.Lock()
 	err = d.run(from, to)

@@ -85,6 +85,9 @@ func (v *View) place(n, dir *node, name string) {
 
 // drop forgets n when nothing holds it.
 func (v *View) drop(n *node) {
+	if v.keep {
+		return
+	}
 	for n != nil && n.refs == 0 && n.kids == 0 && n.ino != RootIno && v.nodes[n.ino] == n {
 		delete(v.nodes, n.ino)
 		delete(v.links, n.ino)

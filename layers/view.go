@@ -23,6 +23,7 @@ type View struct {
 	nodes  map[Ino]*node
 	root   *node
 	links  map[Ino]map[NameKey]struct{} // names by which base files of several were found
+	keep   bool                         // nodes stay until Close: its user holds on to unreferenced ones
 }
 
 func (t *Tree) newView(l Layer) *View {

@@ -72,8 +72,9 @@ func (d depth) Run(ctx context.Context, e *Env) error {
 			return err
 		}
 	}
-	for range pick(e.Opts, 9, 3) {
-		for _, t := range ts {
+	for round := range pick(e.Opts, 9, 3) {
+		for i := range ts {
+			t := ts[(i+round)%len(ts)]
 			if err := t.ses.remount(ctx); err != nil {
 				return err
 			}

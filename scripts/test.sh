@@ -112,28 +112,33 @@ part_real() {
 	while read -r _ t; do failures+=("real: $t"); done < <(grep '^FAIL ' "$log")
 }
 
-say "Set-up"
-need_go
-need_packages fusermount3:fuse3 git:git gcc:gcc make:make rsync:rsync sqlite3:sqlite3 setfattr:attr setfacl:acl setcap:libcap2-bin python3:python3
-open_dev_fuse
-case " ${parts[*]} " in *" e2e "* | *" real "*)
-	bin=$logs/rewindfs
-	check build build_rewindfs "$bin"
-	chmod 0755 "$logs" # other users run the binary too
-	;;
-esac
-note "logs in $logs"
+# In a function, so that an edit of this file does not disturb a run.
+main() {
+	say "Set-up"
+	need_go
+	need_packages fusermount3:fuse3 git:git gcc:gcc make:make rsync:rsync sqlite3:sqlite3 setfattr:attr setfacl:acl setcap:libcap2-bin python3:python3
+	open_dev_fuse
+	case " ${parts[*]} " in *" e2e "* | *" real "*)
+		bin=$logs/rewindfs
+		check build build_rewindfs "$bin"
+		chmod 0755 "$logs" # other users run the binary too
+		;;
+	esac
+	note "logs in $logs"
 
-for part in "${parts[@]}"; do
-	say "$part"
-	SECONDS=0
-	"part_$part"
-	note "($part took $SECONDS s)"
-done
+	for part in "${parts[@]}"; do
+		say "$part"
+		SECONDS=0
+		"part_$part"
+		note "($part took $SECONDS s)"
+	done
 
-if [ $failed != 0 ]; then
-	say "Failed"
-	for f in "${failures[@]}"; do note "$f"; done
-fi
-printf '\n%d passed, %d failed\n' $passed $failed
-[ $failed = 0 ]
+	if [ $failed != 0 ]; then
+		say "Failed"
+		for f in "${failures[@]}"; do note "$f"; done
+	fi
+	printf '\n%d passed, %d failed\n' $passed $failed
+	[ $failed = 0 ]
+}
+
+main; exit

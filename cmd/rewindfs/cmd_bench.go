@@ -35,7 +35,7 @@ overlayfs (as root) and fuse-overlayfs (where installed); and what a checkpoint 
 cp, git and btrfs snapshots. DIR is never written. Without DIR it is a Go toolchain's tree, or a generated one.
 
 Systems take turns, and what counts is the median of the ratios. Give the machine nothing else to do. A full
-run takes about an hour and 20 GiB of disk; --quick takes a few minutes.`,
+run takes half an hour or more and 20 GiB of disk; --quick takes five minutes.`,
 		Args: between(0, 1, "at most one directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Dir = strings.Join(args, "")
@@ -84,7 +84,8 @@ func (a *app) runBench(ctx context.Context, o *benchOptions) error {
 		err = errors.Join(err, writeSVG(o.svg, report))
 	}
 	if a.json && err != nil {
-		return &foundError{err, report}
+		// Only the text is kept: an interruption that shows as such would hide the report.
+		return &foundError{errors.New(err.Error()), report}
 	}
 	return errors.Join(err, a.result(report, func(w io.Writer) { _ = report.Write(w, style) })) // result sees the error of w
 }

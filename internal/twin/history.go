@@ -69,10 +69,21 @@ func (r *Run) moveTo(s *state) {
 		if left != "" {
 			r.states = append(r.states, was)
 		}
-		r.undo, r.redo = append(r.undo, was), nil
+		r.fold()
+		r.undo = append(r.undo, was)
 	}
 	r.arrive(s)
 	r.under = s
+}
+
+// fold makes the states that undo and redo came from part of the way back: a new
+// rollback leaves them behind, and nothing is ever lost.
+func (r *Run) fold() {
+	for i := len(r.undone) - 1; i >= 0; i-- {
+		r.undo = append(r.undo, r.undone[i])
+	}
+	r.undo = append(r.undo, r.redo...)
+	r.undone, r.redo = nil, nil
 }
 
 // arrive checks that the subject shows s, and puts the plain directory there.
@@ -97,6 +108,11 @@ func (r *Run) undoOrRedo(name string, from, to *[]*state, do func() error) {
 	r.check(do(), name)
 	*to = append(*to, r.now(""))
 	*from = (*from)[:n]
+	if name == "undo" {
+		r.undone = append(r.undone, s)
+	} else {
+		r.undone = r.undone[:len(r.undone)-1]
+	}
 	r.arrive(s)
 	r.under = s
 }

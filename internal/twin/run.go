@@ -54,8 +54,9 @@ type Run struct {
 	ops     int
 	under   *state // the sealed state under the head
 	states  []*state
-	undo    []*state
+	undo    []*state // newest last, as the others
 	redo    []*state
+	undone  []*state // what undo took off undo
 	start   fstree.Time
 	watches [fsops.Slots]*watch
 	log     []string

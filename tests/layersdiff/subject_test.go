@@ -18,8 +18,8 @@ type subject struct {
 	target
 	w    *world
 	name string // of the branch
-	undo []layers.Layer
-	redo []layers.Layer
+	// The layers that undo and redo lead to, newest last, as package journal keeps them.
+	undo, redo, undone []layers.Layer
 }
 
 // Tree implements twin.Subject.
@@ -59,7 +59,11 @@ func (s *subject) moveTo(l layers.Layer) (from layers.Layer, moved bool, err err
 func (s *subject) Move(to string) (string, bool, error) {
 	from, moved, err := s.moveTo(layerOf(to))
 	if moved {
-		s.undo, s.redo = append(s.undo, from), nil
+		for i := len(s.undone) - 1; i >= 0; i-- {
+			s.undo = append(s.undo, s.undone[i])
+		}
+		s.undo = append(append(s.undo, s.redo...), from)
+		s.undone, s.redo = nil, nil
 	}
 	return ref(from), moved, err
 }
@@ -72,10 +76,16 @@ func (s *subject) turn(from, to *[]layers.Layer) error {
 }
 
 // Undo implements twin.Subject.
-func (s *subject) Undo() error { return s.turn(&s.undo, &s.redo) }
+func (s *subject) Undo() error {
+	s.undone = append(s.undone, s.undo[len(s.undo)-1])
+	return s.turn(&s.undo, &s.redo)
+}
 
 // Redo implements twin.Subject.
-func (s *subject) Redo() error { return s.turn(&s.redo, &s.undo) }
+func (s *subject) Redo() error {
+	s.undone = s.undone[:len(s.undone)-1]
+	return s.turn(&s.redo, &s.undo)
+}
 
 // Reopen implements twin.Subject.
 func (s *subject) Reopen() error {

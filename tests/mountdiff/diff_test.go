@@ -17,6 +17,7 @@ func TestMain(m *testing.M) {
 }
 
 func runSteps(t *testing.T, plan twin.Plan, seed, count int, args ...string) {
+	t.Parallel()
 	var m *mounttest.Mount
 	good := false          // the last sequence left the mount usable
 	scratch := t.TempDir() // on a disk file system: its answers are the model
@@ -60,17 +61,17 @@ func runSteps(t *testing.T, plan twin.Plan, seed, count int, args ...string) {
 
 // TestOperations runs operations alone.
 func TestOperations(t *testing.T) {
-	runSteps(t, twin.Plan{Ops: fsops.GenOptions{Held: true, Maps: true}, Lo: 40, Hi: 120}, 1, 40)
+	runSteps(t, twin.Plan{Ops: fsops.GenOptions{Held: true, Maps: true}, Lo: 40, Hi: 120}, 1, 25)
 }
 
 // TestCheckpointsAndRollbacks moves through history between operations.
 func TestCheckpointsAndRollbacks(t *testing.T) {
-	runSteps(t, history(), 1, 60)
+	runSteps(t, history(), 1, 40)
 }
 
 // TestWritebackCache is the same with the kernel's writeback cache.
 func TestWritebackCache(t *testing.T) {
-	runSteps(t, history(), 1001, 20, "--cache", "writeback")
+	runSteps(t, history(), 1001, 10, "--cache", "writeback")
 }
 
 func history() twin.Plan {

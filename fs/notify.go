@@ -54,7 +54,9 @@ func (m *Mount) Notify(mv layers.Moved) error {
 		note(m.conn.IncEpoch())
 	} else {
 		for _, k := range mv.Names {
-			note(m.conn.InvalEntry(uint64(k.Dir), k.Name))
+			for _, dir := range m.fs.inc.ids(k.Dir) {
+				note(m.conn.InvalEntry(dir, k.Name))
+			}
 		}
 	}
 	for _, ino := range mv.Inos {

@@ -326,3 +326,30 @@ func TestRollbackUnderLookups(t *testing.T) {
 	}
 	stop()
 }
+
+// A directory that was removed and came back is another one to the kernel: what is
+// in it is seen to change by later rollbacks all the same.
+func TestRollbackInRevivedDirectory(t *testing.T) {
+	r := newRig(t, func(base string) {
+		os.MkdirAll(filepath.Join(base, "d/e"), 0o755)
+		os.WriteFile(filepath.Join(base, "d/e/f"), []byte("old"), 0o644)
+	})
+	r.checkpoint("one")
+	held := r.start("holder", r.path("d/e/f")) // keeps the kernel's dead directories in memory
+	r.sh(0, "rm -r d")
+	r.rollback("one")
+	r.want("d/e/f", "old")
+	for range 3 {
+		r.sh(0, "echo -n new > d/e/f; touch d/e/more; cat d/e/absent 2>/dev/null || :")
+		r.checkpoint("")
+		r.rollback("one")
+		r.want("d/e/f", "old")
+		r.wantGone("d/e/more")
+		r.sh(0, "echo -n newer >> d/e/f; rm d/e/f; test ! -e d/e/f; echo -n third > d/e/f")
+		r.rollback("one")
+		r.want("d/e/f", "old")
+		r.sh(0, "echo -n fourth >> d/e/f") // not ESTALE
+		r.want("d/e/f", "oldfourth")
+	}
+	held.stop()
+}

@@ -66,7 +66,7 @@ func TestOperations(t *testing.T) {
 
 // TestCheckpointsAndRollbacks moves through history between operations.
 func TestCheckpointsAndRollbacks(t *testing.T) {
-	runSteps(t, history(), 1, 12)
+	runSteps(t, history(), 1, 40)
 }
 
 // TestWritebackCache is the same with the kernel's writeback cache.

@@ -190,7 +190,7 @@ func TestNoSpace(t *testing.T) {
 	must(t, s.Sync())
 	p, off, err := s.allot(recHdrLen + ChunkSize)
 	must(t, err)
-	if err := p.write(off, recordHeader(HashOf(refused), ChunkSize), refused); !errors.Is(err, unix.ENOSPC) {
+	if err := p.write(off, [][]byte{recordHeader(HashOf(refused), ChunkSize), refused}); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("write on a full disk: %v", err)
 	}
 	p.writers-- // as store would

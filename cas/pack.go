@@ -181,10 +181,10 @@ func lastPack(dir string, id [16]byte) (*pack, uint32, error) {
 	return &pack{n: last, f: f, tail: end, fresh: true}, last, nil
 }
 
-// write puts a record at off in one system call.
-func (p *pack) write(off int64, hdr, data []byte) error {
-	for len(hdr)+len(data) > 0 {
-		n, err := unix.Pwritev(int(p.f.Fd()), [][]byte{hdr, data}, off)
+// write puts pieces at off, one behind the other, in one system call unless it is cut short.
+func (p *pack) write(off int64, pieces [][]byte) error {
+	for len(pieces) > 0 {
+		n, err := unix.Pwritev(int(p.f.Fd()), pieces, off)
 		if err == unix.EINTR {
 			continue
 		}
@@ -195,8 +195,13 @@ func (p *pack) write(off int64, hdr, data []byte) error {
 			return io.ErrShortWrite
 		}
 		off += int64(n)
-		cut := min(n, len(hdr))
-		hdr, data = hdr[cut:], data[n-cut:]
+		for len(pieces) > 0 && n >= len(pieces[0]) {
+			n -= len(pieces[0])
+			pieces = pieces[1:]
+		}
+		if n > 0 {
+			pieces[0] = pieces[0][n:]
+		}
 	}
 	return nil
 }

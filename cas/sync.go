@@ -99,7 +99,7 @@ func (s *Store) rewrite(p *pack, todo []written) error {
 		if HashOf(data) != w.h {
 			return fmt.Errorf("chunk %s was lost on its way to the disk: %w", w.h, ErrCorrupt)
 		}
-		if err := p.write(w.at.off-recHdrLen, recordHeader(w.h, w.at.n), data); err != nil {
+		if err := p.write(w.at.off-recHdrLen, [][]byte{recordHeader(w.h, w.at.n), data}); err != nil {
 			return err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
 
 	"github.com/rewindfs/rewindfs/kv"
 )
@@ -139,71 +138,6 @@ func (v *View) visiblePending(ino Ino) []*pending {
 	return list
 }
 
-// cut turns what p holds now into chunks and extents. Called without t.mu. On an
-// error the bytes stay pending, readable and logged.
-func (t *Tree) cut(p *pending) error {
-	t.mu.Lock()
-	for !p.dead {
-		if older := t.olderPending(p); older != nil {
-			t.mu.Unlock()
-			if err := t.cut(older); err != nil {
-				return err
-			}
-			t.mu.Lock()
-		} else if p.cutting != nil {
-			wait := p.cutting
-			t.mu.Unlock()
-			<-wait
-			t.mu.Lock()
-			if p.dead || !p.anyFrozen() {
-				break // the other one did it
-			}
-		} else {
-			break
-		}
-	}
-	if !p.dead && len(p.segs) == 0 {
-		t.dropPending(p)
-	}
-	if p.dead {
-		t.mu.Unlock()
-		return nil
-	}
-	done := make(chan struct{})
-	p.cutting, p.limit = done, 1<<62
-	segs := slices.Clone(p.segs)
-	for _, s := range segs {
-		s.frozen = true
-	}
-	runs := flatten(segs)
-	crowded, err := t.crowded(p, runs)
-	t.mu.Unlock()
-
-	var b kv.Batch
-	b.UseReserve()
-	var exts []extent
-	if err == nil {
-		exts, err = t.store(&b, t.fillUp(crowded, runs))
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if err == nil && !p.dead {
-		err = t.install(&b, p, segs, exts)
-	}
-	p.cutting, p.whole = nil, nil
-	close(done)
-	return err
-}
-
-func (p *pending) anyFrozen() bool {
-	for _, s := range p.segs {
-		if s.frozen {
-			return true
-		}
-	}
-	return false
-}
-
 // olderPending returns a pending of the same inode in a layer below p's.
 func (t *Tree) olderPending(p *pending) *pending {
 	list := t.pend[p.ino]
@@ -260,54 +194,6 @@ func flatten(segs []*seg) []run {
 	return out
 }
 
-// store puts each run into the chunk store.
-func (t *Tree) store(b *kv.Batch, runs []run) ([]extent, error) {
-	exts := make([]extent, 0, len(runs))
-	for _, r := range runs {
-		h, err := t.chunks.Put(b, r.data)
-		if err != nil {
-			return nil, fmt.Errorf("store chunk of %d bytes: %w", len(r.data), err)
-		}
-		exts = append(exts, extent{off: r.off, n: int64(len(r.data)), kind: kindChunk, hash: h})
-	}
-	return exts, nil
-}
-
-// install names the stored bytes by extents of p's layer and drops the w/ records
-// of segs, in one batch. The caller holds t.mu.
-func (t *Tree) install(b *kv.Batch, p *pending, segs []*seg, exts []extent) error {
-	v := &View{t: t, layer: p.layer, anc: t.ancestry(p.layer)}
-	if err := v.putExtents(b, p.ino, p.layer, trim(exts, p.limit)); err != nil {
-		return err
-	}
-	mine := map[*seg]bool{}
-	for _, s := range segs {
-		mine[s] = true
-	}
-	keep := make([]*seg, 0, len(p.segs))
-	freed := int64(0)
-	for _, s := range p.segs {
-		if !mine[s] {
-			keep = append(keep, s)
-			continue
-		}
-		freed += int64(len(s.data))
-		for _, q := range s.seqs {
-			b.Delete(kv.Pending(uint64(p.ino), uint64(p.layer), q))
-		}
-	}
-	if err := t.db.Apply(b); err != nil {
-		return fmt.Errorf("record extents of inode %d: %w", p.ino, err)
-	}
-	p.segs = keep
-	p.bytes -= freed
-	t.pendBytes -= freed
-	if len(keep) == 0 {
-		t.dropPending(p)
-	}
-	return nil
-}
-
 // putExtents lays exts, which are sorted, over the regions of ino that v sees and
 // adds the new records, of layer l, to b.
 func (v *View) putExtents(b *kv.Batch, ino Ino, l Layer, exts []extent) error {
@@ -345,80 +231,6 @@ func (b *Branch) settle(ino Ino, which func(*pending) bool) error {
 		b.t.mu.Lock()
 		if err != nil {
 			return err
-		}
-	}
-}
-
-// cutLoop cuts files at rest, and the oldest ones when much is pending.
-func (t *Tree) cutLoop() {
-	defer t.stopped.Done()
-	tick := time.NewTicker(pendRest / 2)
-	defer tick.Stop()
-	for {
-		select {
-		case <-t.stop:
-			return
-		case <-t.cutWake:
-		case <-tick.C:
-		}
-		if err := t.cutSome(); err != nil && !errors.Is(err, unix.ENOSPC) {
-			t.log.Error("cannot store written bytes as chunks; they stay in the log", "error", err)
-		}
-	}
-}
-
-func (t *Tree) cutSome() error {
-	t.mu.RLock()
-	var todo []*pending
-	rest := t.now().Add(-pendRest)
-	crowded := t.pendBytes > pendHigh
-	for _, list := range t.pend {
-		for _, p := range list {
-			if crowded || p.touched.Before(rest) {
-				todo = append(todo, p)
-			}
-		}
-	}
-	slices.SortFunc(todo, func(a, b *pending) int { return a.touched.Compare(b.touched) })
-	t.mu.RUnlock()
-	for _, p := range todo {
-		t.mu.RLock()
-		enough := !p.touched.Before(rest) && t.pendBytes <= pendLow
-		t.mu.RUnlock()
-		if enough {
-			break
-		}
-		if err := t.cut(p); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (t *Tree) cutAll() error {
-	for {
-		t.mu.RLock()
-		var p *pending
-		for _, list := range t.pend {
-			p = list[0]
-			break
-		}
-		t.mu.RUnlock()
-		if p == nil {
-			return nil
-		}
-		if err := t.cut(p); err != nil {
-			return err
-		}
-	}
-}
-
-// pressure wakes the cutter when much is pending. The caller holds t.mu.
-func (t *Tree) pressure() {
-	if t.pendBytes > pendHigh {
-		select {
-		case t.cutWake <- struct{}{}:
-		default:
 		}
 	}
 }

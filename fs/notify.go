@@ -59,8 +59,13 @@ func (m *Mount) Notify(mv layers.Moved) error {
 			}
 		}
 	}
+	renewed := mv.Renew
 	for _, ino := range mv.Inos {
-		for _, node := range m.fs.inc.ids(ino) {
+		ids := m.fs.inc.ids(ino)
+		if len(renewed) > 0 && renewed[0] == ino { // the present id came with the move
+			ids, renewed = ids[:len(ids)-1], renewed[1:]
+		}
+		for _, node := range ids {
 			if errors.Is(note(m.conn.InvalInode(node, 0, 0)), unix.ENOENT) {
 				m.fs.inc.forgotten(node)
 			}

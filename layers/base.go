@@ -143,24 +143,62 @@ func (b *Base) dir(p string) (*sharedFD, error) {
 	return b.dirs.put(p, fd), nil
 }
 
-// open returns the regular file at p, open for reading. A FIFO, socket or device
-// is never opened: O_PATH first says what it is.
-func (b *Base) open(p string) (*sharedFD, error) {
+// open returns the regular file at p, open for reading, and what it is now.
+func (b *Base) open(p string) (*sharedFD, baseStat, error) {
 	b.mu.Lock()
 	f := b.files.get(p)
-	b.mu.Unlock()
-	if f != nil {
-		return f, nil
+	ahead := f != nil && f.ahead
+	if ahead {
+		f.ahead = false
 	}
-	d, err := b.dir(path.Dir(p))
+	b.mu.Unlock()
+	if f == nil {
+		if _, err := b.regular(p); err != nil {
+			return nil, baseStat{}, err
+		}
+		return b.openFile(p, false)
+	}
+	if !ahead {
+		st, err := statFD(f.fd)
+		if err != nil {
+			f.release()
+		}
+		return f, st, err
+	}
+	// Opened before anybody asked for it: it counts if that is what opening it now would give.
+	st, err := b.regular(p)
+	if err == nil && st.dev == f.dev && st.ino == f.ino {
+		return f, st, nil
+	}
+	f.release()
 	if err != nil {
-		return nil, err
+		return nil, baseStat{}, err
+	}
+	return b.openFile(p, false)
+}
+
+// regular describes the object at p, which is a regular file: else ESTALE. A FIFO,
+// socket or device is never opened, so its name is to say first what it is.
+func (b *Base) regular(p string) (baseStat, error) {
+	st, err := b.stat(p)
+	if err == nil && st.mode&unix.S_IFMT != unix.S_IFREG {
+		err = unix.ESTALE
+	}
+	return st, err
+}
+
+// openFile opens the regular file at p anew and keeps the descriptor; ahead: for a read to come.
+func (b *Base) openFile(p string, ahead bool) (*sharedFD, baseStat, error) {
+	dir, name := split(p)
+	d, err := b.dir(dir)
+	if err != nil {
+		return nil, baseStat{}, err
 	}
 	defer d.release()
 	// O_NONBLOCK: if a FIFO took the place of the file since it was looked up, do not wait for its writer.
-	fd, err := openBelow(d.fd, path.Base(p), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
+	fd, err := openBelow(d.fd, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
 	if err != nil {
-		return nil, err
+		return nil, baseStat{}, err
 	}
 	st, err := statFD(fd)
 	if err == nil && st.mode&unix.S_IFMT != unix.S_IFREG {
@@ -168,11 +206,13 @@ func (b *Base) open(p string) (*sharedFD, error) {
 	}
 	if err != nil {
 		unix.Close(fd)
-		return nil, err
+		return nil, baseStat{}, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.files.put(p, fd), nil
+	f := b.files.put(p, fd)
+	f.dev, f.ino, f.ahead = st.dev, st.ino, ahead
+	return f, st, nil
 }
 
 // forgetFile closes the cached descriptor of p, so that the next open sees what

@@ -420,7 +420,10 @@ func (v *View) pathOf(n *node) (string, error) {
 // namesOf lists the known names of n. Names of a base file with several that were
 // never looked at stay unknown.
 func (v *View) namesOf(n *node) ([]NameKey, error) {
-	if n.rec == nil {
+	switch {
+	case n.rec == nil && n.bdir != nil:
+		return []NameKey{{n.bdir.ino, n.bname}}, nil
+	case n.rec == nil:
 		p := n.path()
 		dir, name := split(p)
 		dn, err := v.nodeAt(dir)
@@ -428,8 +431,7 @@ func (v *View) namesOf(n *node) ([]NameKey, error) {
 			return nil, err
 		}
 		return []NameKey{{dn.ino, name}}, nil
-	}
-	if !n.rec.has(flagNames) {
+	case !n.rec.has(flagNames):
 		return []NameKey{{n.rec.parent, n.rec.name}}, nil
 	}
 	var keys []NameKey

@@ -22,6 +22,7 @@ type dirState struct {
 	names  *btree.BTreeG[dirent] // nil: no records
 	base   []dirent              // base names by position, set while listed
 	listed bool                  // base is set
+	reads  readRun               // how far its files have been read in the listing's order
 }
 
 // dirent is a name record, or (with a zero layer) a name of the base listing.
@@ -114,6 +115,40 @@ func (v *View) loadNames(dir Ino, d *dirState) error {
 	return nil
 }
 
+// loadName returns the record that the view sees of one name in a directory.
+func (v *View) loadName(dir Ino, name string) (rec nameRec, ok bool, err error) {
+	var bad error
+	err = v.t.db.Scan(kv.NamePrefix(uint64(dir), name), nil, func(k, val []byte) bool {
+		_, _, l, is := kv.ParseName(k)
+		if !is {
+			bad = fmt.Errorf("name key %x: %w", k, ErrCorrupt)
+			return false
+		}
+		if !v.anc.has(Layer(l)) {
+			return true
+		}
+		rec, bad = decodeName(Layer(l), val)
+		ok = bad == nil
+		return false
+	})
+	if err = errors.Join(err, bad); err != nil {
+		return nameRec{}, false, fmt.Errorf("read name %q of directory %d: %w", name, dir, err)
+	}
+	return rec, ok, nil
+}
+
+// record is loadName for a directory that may be in memory.
+func (v *View) record(dn *node, name string) (rec nameRec, ok bool, err error) {
+	switch {
+	case dn.dir != nil:
+		e, ok := dn.dir.find(name)
+		return e.nameRec, ok, nil
+	case dn.rec == nil: // no name records either
+		return nameRec{}, false, nil
+	}
+	return v.loadName(dn.ino, name)
+}
+
 // maxListed bounds the base names kept for listings in progress, over all directories.
 const maxListed = 200_000
 
@@ -142,6 +177,7 @@ func (v *View) list(n *node, d *dirState, again bool) error {
 		return strings.Compare(a.name, b.name)
 	})
 	d.listed = true
+	d.reads.restart()
 	v.t.listed += len(d.base)
 	if v.t.listed > maxListed {
 		v.unlist(n)
@@ -152,11 +188,24 @@ func (v *View) list(n *node, d *dirState, again bool) error {
 // unlist drops the base names of every directory but keep.
 func (v *View) unlist(keep *node) {
 	for _, n := range v.nodes {
-		if n.dir != nil && n != keep && n.dir.listed {
-			v.t.listed -= len(n.dir.base)
-			n.dir.base, n.dir.listed = nil, false
+		if n != keep {
+			v.unlist1(n)
 		}
 	}
+}
+
+// unlist1 drops the base names of one directory.
+func (v *View) unlist1(n *node) {
+	if n.dir != nil {
+		v.t.listed -= len(n.dir.base)
+		n.dir.base, n.dir.listed = nil, false
+	}
+}
+
+// forgetDir drops what is known of a directory's names.
+func (v *View) forgetDir(n *node) {
+	v.unlist1(n)
+	n.dir = nil
 }
 
 // listBatch is how many entries are gathered per hold of the lock.

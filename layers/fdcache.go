@@ -11,6 +11,10 @@ import (
 type sharedFD struct {
 	fd   int
 	refs atomic.Int32
+
+	// Of a file: set with the owner's lock held before others see it, and ahead is cleared under it.
+	dev, ino uint64
+	ahead    bool // opened for a read to come, and not used yet
 }
 
 func (f *sharedFD) release() {

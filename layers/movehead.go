@@ -1,9 +1,11 @@
 package layers
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -65,60 +67,78 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 // may know and must be told. Records that only pin a name, or copy a directory up
 // as it was, change nothing that shows: the kernel is not told of them, because
 // dropping a name takes the paths of programs that work below it along.
+//
+// What is not in memory is not looked at, and the base only where no record says
+// what it shows: this is what keeps a move at microseconds per change.
 type move struct {
 	b     *Branch
 	m     *Moved
-	inos  []Ino     // inodes with records in the layers between the heads
-	names []NameKey // names likewise
-	led   map[NameKey]Ino
-	known map[*node]bool // nodes in use to which a name led in the old head
-	dirs  map[Ino]Attr   // directories in use, as the old head showed them
-	// removed are the inodes in use that had no name in the old head.
-	removed map[Ino]bool
+	inos  []Ino                // inodes with records in the layers between the heads, ascending
+	names []movedName          // names likewise, of directories in use
+	away  []NameKey            // and of other directories, of which nobody has entries in use
+	dirs  map[Ino]Attr         // directories in use, as the old head showed them
+	told  map[NameKey]struct{} // what m.Names holds
+	// doubt are the nodes that may have no name in the new head: they lost one, or had none.
+	doubt []*node
 }
 
 // before looks at the old head. It fills m with what it is sure of.
 func (mv *move) before() error {
-	if err := mv.differing(); err != nil {
+	b := mv.b
+	inos, names, err := mv.differing()
+	if err != nil {
 		return err
 	}
-	b := mv.b
-	mv.led, mv.known, mv.dirs, mv.removed = map[NameKey]Ino{}, map[*node]bool{}, map[Ino]Attr{}, map[Ino]bool{}
-	for _, k := range mv.names {
-		dn := b.nodes[k.Dir]
-		if dn == nil {
-			continue // not in use: neither are its entries
-		}
-		mv.led[k] = 0
-		n, _, err := b.child(dn, k.Name)
-		if err != nil {
+	mv.dirs, mv.told = map[Ino]Attr{}, make(map[NameKey]struct{}, len(inos))
+	mv.names = make([]movedName, 0, len(names))
+	for _, c := range names {
+		k := movedName{NameKey: c.key, dir: b.nodes[c.key.Dir]}
+		if k.dir == nil {
+			mv.away = append(mv.away, c.key)
+			if k.old, k.had, err = b.loadName(k.Dir, k.Name); err != nil {
+				return err
+			}
+			if n := b.nodes[k.old.ino]; k.had && n != nil {
+				mv.doubt = append(mv.doubt, n)
+			}
 			continue
 		}
-		mv.led[k] = n.ino
-		if n.refs > 0 || n.kids > 0 {
-			mv.known[n] = true
-		} else {
-			b.drop(n)
+		if !k.dir.gone {
+			k.base = k.dir.inb && !k.dir.orphan
+			if k.old, k.had, err = b.record(k.dir, k.Name); err != nil {
+				return err
+			}
 		}
+		mv.names = append(mv.names, k)
 	}
-	for _, ino := range mv.inos {
-		n := b.nodes[ino]
+	mv.inos = make([]Ino, len(inos))
+	for i, c := range inos {
+		mv.inos[i] = c.key
+		n := b.nodes[c.key]
 		if n == nil {
 			continue
 		}
-		mv.removed[ino] = n.orphan
-		if a, err := b.attr(n); err == nil && a.IsDir() {
-			mv.dirs[ino] = a
+		if b.typeOf(n) == unix.S_IFDIR {
+			n.dead = n.dead || n.orphan
+			if a, err := b.attr(n); err == nil {
+				mv.dirs[n.ino] = a
+			}
 		}
 	}
 	return mv.fileNames()
 }
 
-// differing collects the keys that the layers between the heads changed.
-func (mv *move) differing() error {
+// change is a key that the layers between the heads changed. It shows unless all
+// that they have of it are pins and side effects.
+type change[K any] struct {
+	key   K
+	shows bool
+}
+
+// differing collects the inodes and names that the layers between the heads
+// changed, in order, and estimates how many paths that makes.
+func (mv *move) differing() (inos []change[Ino], names []change[NameKey], err error) {
 	b := mv.b
-	inos := map[Ino]byte{}
-	names := map[NameKey]byte{}
 	layers := b.t.between(mv.m.From, mv.m.Target)
 	var bad error
 	for _, l := range layers {
@@ -129,82 +149,113 @@ func (mv *move) differing() error {
 				return false
 			}
 			if isName {
-				names[NameKey{Ino(ino), name}] |= shows(v[0])
+				names = append(names, change[NameKey]{NameKey{Ino(ino), name}, v[0] == changeReal})
 			} else {
-				inos[Ino(ino)] |= shows(v[0])
+				inos = append(inos, change[Ino]{Ino(ino), v[0] == changeReal})
 			}
 			return true
 		})
 		if err != nil || bad != nil {
-			return fmt.Errorf("read changes of layer %d: %w", l, errOr(err, bad))
+			return nil, nil, fmt.Errorf("read changes of layer %d: %w", l, errOr(err, bad))
 		}
 	}
-	if err := mv.count(layers, inos, names); err != nil {
-		return err
-	}
 	for ino := range b.orphans { // a deleted base file left no record of its inode
-		inos[ino] |= 0
+		inos = append(inos, change[Ino]{key: ino})
 	}
-	mv.inos = slices.Sorted(maps.Keys(inos))
-	mv.names = slices.Collect(maps.Keys(names))
-	return nil
+	inos = unite(inos, cmp.Compare[Ino])
+	names = unite(names, func(x, y NameKey) int {
+		return cmp.Or(cmp.Compare(x.Dir, y.Dir), strings.Compare(x.Name, y.Name))
+	})
+	return inos, names, mv.count(layers, inos, names)
 }
 
-// shows is 1 for a change that shows by itself, 0 for a pin or a side effect.
-func shows(kind byte) byte {
-	if kind == changeReal {
-		return 1
+// unite sorts changes and makes one of those of the same key.
+func unite[K comparable](all []change[K], less func(x, y K) int) []change[K] {
+	slices.SortFunc(all, func(x, y change[K]) int { return less(x.key, y.key) })
+	out := all[:0]
+	for _, c := range all {
+		if n := len(out); n > 0 && out[n-1].key == c.key {
+			out[n-1].shows = out[n-1].shows || c.shows
+		} else {
+			out = append(out, c)
+		}
 	}
-	return 0
+	return out
 }
 
 // count estimates how many paths differ, as Branch.Changed does: changed names,
 // and changed inodes that were not made, and so named, in the layers between.
-func (mv *move) count(layers []Layer, inos map[Ino]byte, names map[NameKey]byte) error {
+func (mv *move) count(layers []Layer, inos []change[Ino], names []change[NameKey]) error {
+	b := mv.b
 	between := make(map[Layer]bool, len(layers))
 	for _, l := range layers {
 		between[l] = true
 	}
-	for _, shown := range names {
-		mv.m.Changed += int64(shown)
+	for _, c := range names {
+		if c.shows {
+			mv.m.Changed++
+		}
 	}
-	for ino, shown := range inos {
-		if shown == 0 {
+	for _, c := range inos {
+		if !c.shows {
 			continue
 		}
-		rec, err := mv.b.visibleInode(ino)
-		if err != nil {
-			return err
-		}
-		if rec == nil && ino >= firstOwnIno || rec != nil && between[rec.born] {
-			continue
+		if c.key >= firstOwnIno { // below, it is of the base, which no layer made
+			var rec *inode
+			var err error
+			if n := b.nodes[c.key]; n != nil && n.refs > 0 {
+				rec = n.rec
+			} else if rec, err = b.visibleInode(c.key); err != nil {
+				return err
+			}
+			if rec == nil || between[rec.born] {
+				continue
+			}
 		}
 		mv.m.Changed++
 	}
 	return nil
 }
 
-// fileNames adds the known names of what is no directory to m.
+// fileNames tells of the known names of what is no directory.
 func (mv *move) fileNames() error {
 	b := mv.b
 	for _, ino := range mv.inos {
 		n := b.nodes[ino]
-		if n == nil || n.gone || n.orphan {
+		if n == nil || n.gone || n.orphan || b.typeOf(n) == unix.S_IFDIR {
 			continue
-		}
-		if dir, err := b.isDir(n); err != nil || dir {
-			continue
-		}
-		for k := range b.links[ino] {
-			mv.m.Names = append(mv.m.Names, k)
 		}
 		keys, err := b.namesOf(n)
 		if err != nil {
 			return err
 		}
-		mv.m.Names = append(mv.m.Names, keys...)
+		for k := range b.links[ino] {
+			if dn := b.nodes[k.Dir]; dn == nil {
+				continue
+			} else if rec, ok, err := b.record(dn, k.Name); err != nil {
+				return err
+			} else if !ok || rec.ino == ino { // else it is the name of something else by now
+				keys = append(keys, k)
+			}
+		}
+		for _, k := range keys {
+			mv.tell(k)
+		}
 	}
 	return nil
+}
+
+// tell adds a name to m, once, if the kernel may know it: it has no name in a
+// directory that it does not refer to.
+func (mv *move) tell(k NameKey) {
+	dn := mv.b.nodes[k.Dir]
+	if dn == nil || dn.refs == 0 && dn != mv.b.root {
+		return
+	}
+	if _, ok := mv.told[k]; !ok {
+		mv.told[k] = struct{}{}
+		mv.m.Names = append(mv.m.Names, k)
+	}
 }
 
 // after brings memory in line with the new head and completes m.
@@ -217,41 +268,33 @@ func (mv *move) after() error {
 			}
 		}
 	}
-	for _, k := range mv.names {
-		if n := b.nodes[k.Dir]; n != nil {
-			n.dir = nil
-		}
-	}
 	maps.DeleteFunc(b.orphans, func(_ Ino, l Layer) bool { return !b.anc.has(l) })
-	listings := mv.compareNames()
+	listings, err := mv.compareNames()
+	if err != nil {
+		return err
+	}
 	for _, ino := range mv.inos {
 		n := b.nodes[ino]
-		if n == nil {
-			continue
+		if n == nil || n.refs == 0 && n != b.root {
+			continue // the kernel does not know it
 		}
-		if was, dir := mv.dirs[ino]; dir && !listings[ino] && !n.gone {
+		mv.placeDir(n)
+		if was, dir := mv.dirs[ino]; dir && !listings[ino] && !n.gone && !n.dead {
 			if now, err := b.attr(n); err == nil && now == was {
 				continue
 			}
 		}
 		mv.m.Inos = append(mv.m.Inos, ino)
-		if dir, err := b.isDir(n); err == nil && (dir && mv.removed[ino] && !n.orphan && !n.gone || !dir && b.regular(n)) {
+		if !n.gone && (n.dead && !n.orphan || b.typeOf(n) == unix.S_IFREG) {
 			mv.m.Renew = append(mv.m.Renew, ino)
+			n.dead = false
 		}
 	}
 	return mv.fileNames()
 }
 
-// regular reports whether n is a regular file, as far as can be told.
-func (v *View) regular(n *node) bool {
-	if n.rec != nil {
-		return n.rec.mode&unix.S_IFMT == unix.S_IFREG
-	}
-	a, err := v.attr(n)
-	return err == nil && a.Mode&unix.S_IFMT == unix.S_IFREG
-}
-
-// reload looks a node in use up again.
+// reload looks a node in use up again. Of a directory the names stay what they
+// are, except for those that compareNames goes through.
 func (mv *move) reload(n *node) error {
 	b := mv.b
 	if l, ok := b.orphans[n.ino]; ok && b.anc.has(l) {
@@ -259,76 +302,54 @@ func (mv *move) reload(n *node) error {
 		n.gone = n.rec.layer != BaseLayer && !b.anc.has(n.rec.layer)
 		return nil
 	}
+	if n.gone || n.orphan {
+		mv.doubt = append(mv.doubt, n)
+	}
 	old := n.rec
-	rec, err := b.visibleInode(n.ino)
+	rec, err := mv.visible(n)
 	if err != nil {
 		return err
 	}
-	n.rec, n.orphan, n.dir = rec, false, nil
-	if old != nil && old.origin != nil && !n.inb {
-		n.bname, n.inb = old.origin.path, true
+	n.rec, n.orphan = rec, false
+	if old != nil {
+		n.typ = old.mode & unix.S_IFMT
+		if old.origin != nil && !n.inb {
+			n.bname, n.inb = old.origin.path, true
+		}
 	}
 	n.gone = rec == nil && !n.inb
+	if rec == nil { // neither has it names then
+		b.forgetDir(n)
+	} else {
+		b.unlist1(n)
+	}
 	return nil
 }
 
-// compareNames adds the names that lead elsewhere than before to m, and returns
-// their directories. A node to which none leads any more is gone: the last name
-// leaves no trace in an inode's record, so only the names can tell.
-func (mv *move) compareNames() (listings map[Ino]bool) {
+// placeDir finds the place in the base of a directory in use that has just lost its
+// record, which said what its parent is, when that is not in use.
+func (mv *move) placeDir(n *node) {
 	b := mv.b
-	listings = map[Ino]bool{}
-	linked := map[*node]bool{}
-	for _, k := range mv.names {
-		was, used := mv.led[k]
-		if !used && len(mv.known) == 0 {
-			continue
-		}
-		now := Ino(0)
-		if dn, err := b.find(k.Dir); err == nil && !dn.gone {
-			if n, _, err := b.child(dn, k.Name); err == nil {
-				now = n.ino
-				linked[n] = true
-				b.drop(n)
-			}
-			b.drop(dn)
-		}
-		if used && now != was {
-			mv.m.Names = append(mv.m.Names, k)
-			listings[k.Dir] = true
-			// What lost or got a name may have no record that says so.
-			mv.inos = append(mv.inos, was, now)
-		}
+	if n.rec != nil || n.bdir != nil || !n.inb || n.gone || n == b.root || b.typeOf(n) != unix.S_IFDIR {
+		return
 	}
-	slices.Sort(mv.inos)
-	mv.inos = slices.Compact(mv.inos)
-	for n := range mv.known {
-		if !linked[n] && !mv.named(n) {
-			n.gone = true
-		}
+	dir, name := split(n.bname)
+	if dn, err := b.nodeAt(dir); err == nil {
+		b.place(n, dn, name)
 	}
-	return listings
 }
 
-// named reports whether a name that did not change leads to n.
-func (mv *move) named(n *node) bool {
+// visible is visibleInode for a node that still has its record of the old head: for
+// what the layers up to the target cannot hold, the store need not be asked.
+func (mv *move) visible(n *node) (*inode, error) {
 	b := mv.b
-	keys, err := b.namesOf(n)
-	if err != nil {
-		return false
+	if old := n.rec; old != nil && old.origin == nil && !b.anc.has(old.born) {
+		return nil, nil // it had not been made yet
 	}
-	for _, k := range keys {
-		dn, err := b.find(k.Dir)
-		if err != nil || dn.gone {
-			continue
-		}
-		c, _, err := b.child(dn, k.Name)
-		if err == nil && c == n {
-			return true
-		}
+	if first, ok := b.t.copied[n.ino]; n.ino < firstOwnIno && (!ok || mv.m.Target < first) {
+		return nil, nil // it was as in the base; the open layer is empty
 	}
-	// Of a base file with several names, some may be unknown.
-	return n.rec != nil && n.rec.nlink > 1 && n.rec.mode&unix.S_IFMT != unix.S_IFDIR
+	return b.visibleInode(n.ino)
 }
 
 // touch gives the files that differ and are here now the present time.
@@ -351,7 +372,11 @@ func (mv *move) touch() error {
 	for _, ino := range mv.inos {
 		touch(b.find(ino))
 	}
-	for _, k := range mv.names {
+	keys := mv.away
+	for i := range mv.names {
+		keys = append(keys, mv.names[i].NameKey)
+	}
+	for _, k := range keys {
 		dn, err := b.find(k.Dir)
 		if err != nil || dn.gone {
 			continue

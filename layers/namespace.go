@@ -307,7 +307,8 @@ func (t *Tree) reap(v *View, n *node) {
 	delete(b.orphans, n.ino)
 	rec := n.rec
 	// Children may still hang on its place in the base; otherwise nothing knows it any more.
-	n.orphan, n.rec, n.dir = false, nil, nil
+	n.orphan, n.rec = false, nil
+	v.forgetDir(n)
 	var batch kv.Batch
 	batch.UseReserve()
 	b.dropVersions(&batch, n.ino, rec)

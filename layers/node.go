@@ -19,10 +19,16 @@ type node struct {
 	bname string
 	inb   bool // there is a place in the base
 
+	typ uint32 // S_IFMT bits, 0 while unknown; a node with a record need not have them
+
 	rec    *inode // visible record; nil while the inode is as it is in the base
 	mark   uint64 // baseStat.mark of the last look at a base file without a record
 	gone   bool   // not in this view any more: ESTALE
 	orphan bool   // no name left: the records go with the last reference
+
+	// dead marks a directory that was removed while in use, when a move of the head came:
+	// to the kernel it is dead for good, and if it comes back it needs a new identity.
+	dead bool
 
 	dir *dirState // nil until the directory is looked into
 }
@@ -70,6 +76,19 @@ func (v *View) isDir(n *node) (bool, error) {
 	return st.isDir(), nil
 }
 
+// typeOf returns the S_IFMT bits of n, 0 when they cannot be told.
+func (v *View) typeOf(n *node) uint32 {
+	if n.rec != nil {
+		return n.rec.mode & unix.S_IFMT
+	}
+	if n.typ == 0 {
+		if st, err := v.statBase(n); err == nil {
+			n.typ = st.mode & unix.S_IFMT
+		}
+	}
+	return n.typ
+}
+
 // place sets where n is in the base, moving the hold on the old base directory to the new one.
 func (v *View) place(n, dir *node, name string) {
 	old := n.bdir
@@ -91,10 +110,7 @@ func (v *View) drop(n *node) {
 	for n != nil && n.refs == 0 && n.kids == 0 && n.ino != RootIno && v.nodes[n.ino] == n {
 		delete(v.nodes, n.ino)
 		delete(v.links, n.ino)
-		if n.dir != nil {
-			v.t.listed -= len(n.dir.base)
-			n.dir.base = nil
-		}
+		v.unlist1(n)
 		up := n.bdir
 		n.bdir = nil
 		if up != nil {

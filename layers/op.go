@@ -364,7 +364,11 @@ func (o *op) encode(s *stagedRec) {
 	s.rec.layer = o.b.layer
 	o.batch.Put(kv.Inode(ino, layer), s.rec.encode())
 	if first && s.rec.origin != nil {
-		o.then = append(o.then, func() { o.t.copied[s.n.ino] = struct{}{} })
+		o.then = append(o.then, func() {
+			if l, ok := o.t.copied[s.n.ino]; !ok || o.b.layer < l {
+				o.t.copied[s.n.ino] = o.b.layer
+			}
+		})
 	}
 	if s.rec.nlink == 0 && !s.n.orphan {
 		o.orphan(s.n)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-
 	"github.com/rewindfs/rewindfs/kv"
 )
 

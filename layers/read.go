@@ -153,12 +153,17 @@ func (v *View) ReadAt(ino Ino, p []byte, off int64) (int, error) {
 	}
 	based := n.rec == nil
 	l, err := v.plan(n, off, off+int64(len(p)), p)
+	var next []string
+	if based && off == 0 && err == nil {
+		next = following(n)
+	}
 	v.t.mu.RUnlock()
 	if err != nil {
 		return 0, err
 	}
 	p = p[:l.hi-off]
 	if based {
+		v.t.base.prefetch(l.path, next)
 		return v.readBase(l, p, off)
 	}
 	return len(p), v.t.fill(l, p, off)
@@ -205,15 +210,11 @@ func (t *Tree) under(l *layout, p []byte, off int64) error {
 // readOrigin reads base bytes under a copied-up inode. The base file must be just
 // what it was at copy-up: else old and new bytes would mix, so it is EIO.
 func (t *Tree) readOrigin(l *layout, p []byte, off int64) error {
-	f, err := t.base.open(l.path)
+	f, st, err := t.base.open(l.path)
 	if err != nil {
 		return fmt.Errorf("read base file %q, which lies under a changed file: %w: %w", l.path, err, unix.EIO)
 	}
 	defer f.release()
-	st, err := statFD(f.fd)
-	if err != nil {
-		return err
-	}
 	o := l.origin
 	if st.ino != o.ino || st.size != o.size || st.mtime != o.mtime || st.ctime != o.ctime {
 		t.base.forgetFile(l.path)
@@ -230,7 +231,7 @@ func (t *Tree) readOrigin(l *layout, p []byte, off int64) error {
 // readBase reads a file that is as it is in the base. When the base file changed
 // underneath, the new bytes are served and the kernel's cache of the old ones is voided.
 func (v *View) readBase(l *layout, p []byte, off int64) (int, error) {
-	f, err := v.t.base.open(l.path)
+	f, st, err := v.t.base.open(l.path)
 	if err != nil {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 			err = unix.ESTALE
@@ -238,10 +239,6 @@ func (v *View) readBase(l *layout, p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer f.release()
-	st, err := statFD(f.fd)
-	if err != nil {
-		return 0, err
-	}
 	if st.mark() != l.mark || st.nlink == 0 {
 		v.t.base.forgetFile(l.path) // it may be an unlinked old one: look again next time
 		v.t.mu.Lock()
@@ -252,6 +249,7 @@ func (v *View) readBase(l *layout, p []byte, off int64) (int, error) {
 			v.t.drifted(l.node.ino)
 		}
 	}
+	p = p[:min(int64(len(p)), max(0, st.size-off))] // spares the call that finds the end
 	return preadFull(f.fd, p, off)
 }
 
@@ -363,7 +361,7 @@ func (t *Tree) seekIn(l *layout, lo int64, whence int) (int64, error) {
 
 // seekBase asks the base file for data or a hole within [lo, hi); -1 for none.
 func (t *Tree) seekBase(l *layout, lo, hi int64, whence int) (int64, error) {
-	f, err := t.base.open(l.path)
+	f, _, err := t.base.open(l.path)
 	if err != nil {
 		return 0, err
 	}

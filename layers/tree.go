@@ -53,7 +53,7 @@ type Tree struct {
 	inoLimit  Ino // numbers below are reserved in the store
 	branches  map[string]*Branch
 	views     map[*View]struct{}
-	copied    map[Ino]struct{} // base inode numbers that have an n/ record in some layer
+	copied    map[Ino]Layer // base inode numbers that have an n/ record in some layer: from which on they may
 	pend      map[Ino][]*pending
 	pendBytes int64
 	pendSeq   uint64
@@ -72,7 +72,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 		ancestries: map[Layer]ancestry{},
 		branches:   map[string]*Branch{},
 		views:      map[*View]struct{}{},
-		copied:     map[Ino]struct{}{},
+		copied:     map[Ino]Layer{},
 		pend:       map[Ino][]*pending{},
 		cutWake:    make(chan struct{}, 1),
 		stop:       make(chan struct{}),
@@ -184,7 +184,7 @@ func (t *Tree) loadCopied() error {
 			if !ok || Ino(ino) >= firstOwnIno {
 				return false
 			}
-			t.copied[Ino(ino)] = struct{}{}
+			t.copied[Ino(ino)] = BaseLayer + 1 // which is the first takes reading them all to know
 			next = Ino(ino) + 1
 			return false
 		})

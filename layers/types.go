@@ -130,6 +130,7 @@ type Moved struct {
 	// Renew are those of Inos that need a new identity towards the kernel: regular
 	// files, so that descriptors from before can be told from new ones, and
 	// directories that had been removed while in use, which the kernel holds for dead.
+	// Both are in ascending order.
 	Renew []Ino
 	At    time.Time
 	Noop  bool // the head already was an empty layer on top of Target: nothing moved

@@ -28,7 +28,7 @@ type View struct {
 
 func (t *Tree) newView(l Layer) *View {
 	v := &View{t: t, layer: l, anc: t.ancestry(l), nodes: map[Ino]*node{}, links: map[Ino]map[NameKey]struct{}{}}
-	v.root = &node{ino: RootIno, inb: true}
+	v.root = &node{ino: RootIno, inb: true, typ: unix.S_IFDIR}
 	v.nodes[RootIno] = v.root
 	return v
 }
@@ -57,9 +57,7 @@ func (v *View) Close() {
 	v.t.mu.Lock()
 	defer v.t.mu.Unlock()
 	for _, n := range v.nodes {
-		if n.dir != nil {
-			v.t.listed -= len(n.dir.base)
-		}
+		v.unlist1(n)
 	}
 	delete(v.t.views, v)
 	v.nodes, v.links = map[Ino]*node{RootIno: v.root}, nil
@@ -324,7 +322,7 @@ func (v *View) fromBase(dn *node, name, p string, st *baseStat) (*node, error) {
 			return nil, err
 		}
 	}
-	n.gone = false
+	n.gone, n.typ = false, st.mode&unix.S_IFMT
 	if st.nlink > 1 && !st.isDir() {
 		if v.links[ino] == nil {
 			v.links[ino] = map[NameKey]struct{}{}

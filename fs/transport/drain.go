@@ -2,9 +2,11 @@ package transport
 
 import "time"
 
-// answered is called by worker w when it is done with a request.
+// answered is called by worker w when it is done with a request. In one step it
+// has answered one more and does nothing: were it still handling one for a moment,
+// who looks in that moment would wait for an answer that never comes.
 func (c *Conn) answered(w *worker) {
-	w.state.Add(1 << stateBits)
+	w.state.Store((w.state.Load()>>stateBits+1)<<stateBits | parked)
 	if c.waiting.Load() > 0 {
 		c.mu.Lock()
 		c.answers.Broadcast()

@@ -29,7 +29,7 @@ func defaultTuning() tuning {
 
 // What a worker does, in the low bits of its state.
 const (
-	parked    = 0 // nothing, until it is called
+	parked    = 0 // nothing: it is between two requests, or waits to be called
 	reading   = 1 // waits for a request; it may have one already
 	handling  = 2 // has one that it has not answered
 	stateBits = 2

@@ -313,3 +313,21 @@ func TestRemoveStore(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// The kernel may take long to forget a large tree after the mount has ended. The
+// call is answered before the daemon ends all the same.
+func TestUnmountIsAnsweredWhileTheKernelForgets(t *testing.T) {
+	r := start(t, options(t))
+	r.m.slow = make(chan struct{})
+	defer close(r.m.slow)
+	res, err := r.Unmount(t.Context(), control.UnmountRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.PID != os.Getpid() {
+		t.Errorf("the answer names process %d", res.PID)
+	}
+	if err := r.stop(); err != nil { // it has not waited for the kernel either
+		t.Errorf("the daemon ended with %v", err)
+	}
+}

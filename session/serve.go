@@ -39,7 +39,7 @@ func (s *Session) Unmount(ctx context.Context, r *control.UnmountRequest) (*cont
 	if r.Force {
 		err = s.cutOff()
 	} else {
-		err = s.mount.Unmount(r.Lazy)
+		err = s.detach(r.Lazy)
 	}
 	switch {
 	case err == nil, s.gone.Load():
@@ -66,6 +66,20 @@ func (s *Session) Unmount(ctx context.Context, r *control.UnmountRequest) (*cont
 		}
 	}
 	return &control.Unmounted{Mountpoint: s.o.Mountpoint, Store: s.o.Store, PID: os.Getpid()}, nil
+}
+
+// detach unmounts. When the mount has ended, umount(2) may still take seconds to drop
+// what the kernel remembers of a large tree; that is not waited for, as the daemon
+// would be gone before the answer.
+func (s *Session) detach(lazy bool) error {
+	done := make(chan error, 1)
+	go func() { done <- s.mount.Unmount(lazy) }()
+	select {
+	case err := <-done:
+		return err
+	case <-s.ended:
+		return nil
+	}
 }
 
 // Run is the daemon: it opens o, tells ready where it is, and serves until a signal or

@@ -48,6 +48,7 @@ type Session struct {
 	mu       sync.Mutex
 	stopping bool          // guarded by mu
 	gone     atomic.Bool   // the mount has ended
+	ended    chan struct{} // closed when the mount has
 	done     chan struct{} // closed at the end of Serve
 }
 
@@ -67,7 +68,7 @@ func Open(o Options) (opened *Session, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Session{o: o, log: o.Logger, done: make(chan struct{}), cut: make(chan struct{}, 1)}
+	s := &Session{o: o, log: o.Logger, ended: make(chan struct{}), done: make(chan struct{}), cut: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.release())
@@ -281,11 +282,10 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 	defer close(s.done)
 	served := make(chan error, 1)
 	go func() { served <- s.server.Serve(s.socket) }()
-	ended := make(chan struct{})
 	go func() {
 		s.mount.Wait()
 		s.gone.Store(true)
-		close(ended)
+		close(s.ended)
 	}()
 	idle := time.NewTicker(idleEvery)
 	defer idle.Stop()
@@ -294,15 +294,15 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 		select {
 		case <-ctx.Done():
 			s.setStopping("asked to stop")
-			s.takeDown(ended, force)
+			s.takeDown(force)
 			done = true
-		case <-ended:
+		case <-s.ended:
 			// umount(8), an unmount call, or a connection that broke. After a lazy
 			// unmount this comes when the last file is closed; until then it is served.
 			s.setStopping("the mount is gone")
 			done = true
 		case <-s.cut:
-			s.awaitEnd(ended)
+			s.awaitEnd()
 			done = true
 		case err := <-served:
 			s.log.Error("the control API ended; work goes on without it", "error", err)
@@ -336,10 +336,10 @@ const patience = 3 * time.Second
 // takeDown unmounts for a signal. While the mount is in use it waits a little, or
 // until forced; then it detaches the mount, so that stopping never hangs. What was
 // written is safe either way.
-func (s *Session) takeDown(ended, force <-chan struct{}) {
+func (s *Session) takeDown(force <-chan struct{}) {
 	err := s.mount.Unmount(false)
 	if err == nil {
-		<-ended
+		<-s.ended
 		return
 	}
 	if s.gone.Load() {
@@ -351,7 +351,7 @@ func (s *Session) takeDown(ended, force <-chan struct{}) {
 	defer retry.Stop()
 	for waiting := true; waiting; {
 		select {
-		case <-ended:
+		case <-s.ended:
 			return
 		case <-force:
 			waiting = false
@@ -359,7 +359,7 @@ func (s *Session) takeDown(ended, force <-chan struct{}) {
 			waiting = false
 		case <-retry.C:
 			if s.mount.Unmount(false) == nil {
-				<-ended
+				<-s.ended
 				return
 			}
 		}
@@ -367,7 +367,7 @@ func (s *Session) takeDown(ended, force <-chan struct{}) {
 	if err := s.cutOff(); err != nil {
 		s.log.Error("cut off the mount", "error", err)
 	}
-	s.awaitEnd(ended)
+	s.awaitEnd()
 }
 
 // cutOff ends the connection and detaches the mount, in this order: a detached mount
@@ -384,9 +384,9 @@ func (s *Session) cutOff() error {
 }
 
 // awaitEnd gives requests that are being answered a moment to end.
-func (s *Session) awaitEnd(ended <-chan struct{}) {
+func (s *Session) awaitEnd() {
 	select {
-	case <-ended:
+	case <-s.ended:
 	case <-time.After(closing):
 		s.log.Warn("the connection ends with the process only")
 	}

@@ -26,7 +26,8 @@ type fakeMount struct {
 	changed int
 	ended   chan struct{}
 	once    sync.Once
-	broken  error // of Barrier
+	broken  error         // of Barrier
+	slow    chan struct{} // Unmount returns when it is closed, after the mount has ended; nil: at once
 }
 
 func newFakeMount() *fakeMount { return &fakeMount{ended: make(chan struct{})} }
@@ -63,6 +64,9 @@ func (m *fakeMount) Unmount(lazy bool) error {
 		return nil // detached; it ends when nobody uses it any more
 	}
 	m.end()
+	if m.slow != nil {
+		<-m.slow
+	}
 	return nil
 }
 

@@ -40,9 +40,32 @@ func (t *Tree) ancestry(l Layer) ancestry {
 	if len(t.ancestries) >= maxAncestries {
 		clear(t.ancestries)
 	}
-	a := t.walkUp(l)
+	a := t.lineOf(l)
 	t.ancestries[l] = a
 	return a
+}
+
+// lineOf finds the ancestry of l in that of a head above it, so that what is asked
+// about the layers below the head, such as by the cutter, does not get slower with their number.
+func (t *Tree) lineOf(l Layer) ancestry {
+	for _, b := range t.branches {
+		if b.anc.has(l) {
+			return b.anc.upTo(l)
+		}
+	}
+	return t.walkUp(l)
+}
+
+// upTo returns the ancestry of l, which is in a: parents have smaller numbers.
+func (a ancestry) upTo(l Layer) ancestry {
+	for i := range a {
+		if l >= a[i].lo {
+			out := slices.Clone(a[i:])
+			out[0].hi = min(out[0].hi, l)
+			return out
+		}
+	}
+	return nil
 }
 
 const maxAncestries = 64

@@ -9,9 +9,8 @@ import (
 
 // birth is what a new object gets from its maker and its directory.
 type birth struct {
-	mode   uint32
-	cred   layers.Cred
-	xattrs map[string][]byte // inherited ACLs
+	mode uint32
+	cred layers.Cred
 }
 
 // newborn works out the birth of name in the directory node. The kernel passes mode and
@@ -50,23 +49,14 @@ func (f *FS) newborn(h *fuse.InHeader, name string, mode, umask uint32) (layers.
 		b.mode &^= umask & 0o777
 		return dir, b, fuse.OK
 	}
-	b.mode, b.xattrs = def.inherit(b.mode)
+	b.mode, b.cred.Xattrs = def.inherit(b.mode)
 	return dir, b, fuse.OK
 }
 
-// born answers the creation of a. A failure to give it its ACL undoes nothing: the
-// mode already grants no more than the ACL would.
-func (f *FS) born(op string, h *fuse.InHeader, b birth, a layers.Attr, err error, out *fuse.EntryOut) fuse.Status {
+// born answers the creation of a.
+func (f *FS) born(op string, h *fuse.InHeader, a layers.Attr, err error, out *fuse.EntryOut) fuse.Status {
 	if err != nil {
 		return f.status(op, h.NodeId, err)
-	}
-	if b.xattrs != nil {
-		with, err := f.branch.Setattr(a.Ino, layers.SetAttr{Xattrs: b.xattrs})
-		if err != nil {
-			f.log.Error("a new object did not get its directory's ACL", "inode", a.Ino, "error", err)
-		} else {
-			a = with
-		}
 	}
 	f.entry(place{&f.branch.View, 0, 0}, &a, out)
 	return fuse.OK
@@ -78,7 +68,7 @@ func (f *FS) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.E
 		return st
 	}
 	a, err := f.branch.Mknod(dir, name, b.mode, in.Rdev, b.cred)
-	return f.born("mknod", &in.InHeader, b, a, err, out)
+	return f.born("mknod", &in.InHeader, a, err, out)
 }
 
 func (f *FS) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
@@ -87,7 +77,7 @@ func (f *FS) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.E
 		return st
 	}
 	a, err := f.branch.Mkdir(dir, name, b.mode, b.cred)
-	return f.born("mkdir", &in.InHeader, b, a, err, out)
+	return f.born("mkdir", &in.InHeader, a, err, out)
 }
 
 func (f *FS) Symlink(_ <-chan struct{}, h *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
@@ -96,7 +86,7 @@ func (f *FS) Symlink(_ <-chan struct{}, h *fuse.InHeader, target, name string, o
 		return st
 	}
 	a, err := f.branch.Symlink(dir, name, target, b.cred)
-	return f.born("symlink", h, b, a, err, out)
+	return f.born("symlink", h, a, err, out)
 }
 
 // Tmpfile makes a file without a name. It is the only creation that opens, too.
@@ -107,7 +97,7 @@ func (f *FS) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) 
 	}
 	a, err := f.branch.Tmpfile(dir, b.mode, b.cred)
 	out.OpenFlags = fuse.FOPEN_KEEP_CACHE // as for every other file
-	return f.born("tmpfile", &in.InHeader, b, a, err, &out.EntryOut)
+	return f.born("tmpfile", &in.InHeader, a, err, &out.EntryOut)
 }
 
 func (f *FS) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {

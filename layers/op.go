@@ -88,6 +88,9 @@ func (o *op) fresh(mode, rdev uint32, c Cred) *stagedRec {
 		born: o.b.layer, mode: mode, nlink: 1, uid: c.UID, gid: c.GID, rdev: rdev,
 		atime: o.now, mtime: o.now, ctime: o.now, btime: o.now,
 	}
+	for name, val := range c.Xattrs {
+		o.putXattr(n.ino, rec, name, val)
+	}
 	s := &stagedRec{n: n, rec: rec, real: true}
 	o.recs = append(o.recs, s)
 	o.then = append(o.then, func() {

@@ -59,8 +59,7 @@ func (b *Branch) Setattr(ino Ino, s SetAttr) (Attr, error) {
 			o.dropXattr(n, rec, name)
 			continue
 		}
-		rec.flags |= flagXattrs
-		o.batch.Put(kv.Xattr(uint64(ino), name, uint64(b.layer)), xattrValue(val))
+		o.putXattr(ino, rec, name, val)
 	}
 	if err := o.commit(); err != nil {
 		return Attr{}, err

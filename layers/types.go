@@ -60,8 +60,12 @@ type Entry struct {
 	Cookie uint64
 }
 
-// Cred owns a new object.
-type Cred struct{ UID, GID uint32 }
+// Cred is what a new object gets besides its mode: its owner, and the extended
+// attributes that its directory hands down (ACLs), nil for none.
+type Cred struct {
+	UID, GID uint32
+	Xattrs   map[string][]byte
+}
 
 // SetAttr says what Branch.Setattr changes; a nil field stays as it is.
 type SetAttr struct {

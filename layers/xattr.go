@@ -140,10 +140,14 @@ func (b *Branch) Setxattr(ino Ino, name string, val []byte, flags int) error {
 	case flags&unix.XATTR_REPLACE != 0 && !has:
 		return unix.ENODATA
 	}
-	rec.flags |= flagXattrs
 	rec.ctime = o.now
-	o.batch.Put(kv.Xattr(uint64(ino), name, uint64(b.layer)), xattrValue(val))
+	o.putXattr(ino, rec, name, val)
 	return o.commit()
+}
+
+func (o *op) putXattr(ino Ino, rec *inode, name string, val []byte) {
+	rec.flags |= flagXattrs
+	o.batch.Put(kv.Xattr(uint64(ino), name, uint64(o.b.layer)), xattrValue(val))
 }
 
 // Removexattr removes an extended attribute. ENODATA.

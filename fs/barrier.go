@@ -19,6 +19,16 @@ import (
 // syncfs(2) has the kernel send every dirty page of the mount, but does not wait for the
 // answers. So requests are drained until none of them brings such a page any more.
 func (m *Mount) Barrier(ctx context.Context) error {
+	if err := m.collect(ctx); err != nil {
+		return err
+	}
+	if e := unix.Errno(m.fs.lost.Swap(0)); e != 0 {
+		return fmt.Errorf("store what programs changed through shared mappings: %w", e)
+	}
+	return nil
+}
+
+func (m *Mount) collect(ctx context.Context) error {
 	root, err := m.openRoot()
 	if err != nil {
 		m.log.Debug("the mount cannot be opened; looking for mapped files instead", "error", err)
@@ -26,7 +36,7 @@ func (m *Mount) Barrier(ctx context.Context) error {
 	}
 	defer unix.Close(root)
 	seen := m.fs.cachedWrites.Load()
-	if err := unix.Syncfs(root); err != nil {
+	if err := unix.Syncfs(root); err != nil && !answered(err) {
 		return fmt.Errorf("flush the kernel's cache: %w", err)
 	}
 	kick := func() error {
@@ -46,6 +56,12 @@ func (m *Mount) Barrier(ctx context.Context) error {
 		}
 		seen = now
 	}
+}
+
+// answered reports whether err may be what we answered to some cached write, now or
+// before: syncfs(2) does not tell which. Barrier knows better what was lost.
+func answered(err error) bool {
+	return errors.Is(err, unix.ESTALE) || errors.Is(err, unix.EIO) || errors.Is(err, unix.ENOSPC)
 }
 
 // openRoot opens the root directory of the mount. That is safe as long as no lock is

@@ -63,6 +63,9 @@ type FS struct {
 	mapped inoSet // files that cached writes came for, for flushMapped
 
 	cachedWrites atomic.Uint64 // dirty pages that the kernel sent, in requests
+	// lost is the errno of a cached write that failed since the last barrier, 0 for none.
+	// What belonged to a state that a rollback left is not lost.
+	lost atomic.Uint32
 
 	voider *voider
 	syncer syncGroup

@@ -36,6 +36,9 @@ func (f *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fu
 		return err
 	})
 	if st != fuse.OK {
+		if cached && st != estale {
+			f.lost.Store(uint32(st))
+		}
 		return 0, st
 	}
 	switch {

@@ -140,9 +140,11 @@ func (mv *move) under(k *movedName, rec nameRec) (Ino, error) {
 }
 
 // inBase returns what the base has under a name, 0 for nothing.
-func (mv *move) inBase(k *movedName) (Ino, error) {
+func (mv *move) inBase(k *movedName) (Ino, error) { return mv.baseIno(k.dir, k.Name) }
+
+func (mv *move) baseIno(dir *node, name string) (Ino, error) {
 	t := mv.b.t
-	p := join(k.dir.path(), k.Name)
+	p := join(dir.path(), name)
 	st, err := t.base.stat(p)
 	if err != nil {
 		return 0, nil // it went away, or its directory did: nothing is there
@@ -158,12 +160,20 @@ func (mv *move) leads(k NameKey) Ino {
 		return 0
 	}
 	defer b.drop(dn)
-	n, _, err := b.child(dn, k.Name)
+	// One record: loading all names of a directory not in use for each of its names would be quadratic.
+	switch rec, ok, err := b.record(dn, k.Name); {
+	case err != nil:
+		return 0
+	case ok:
+		return rec.ino
+	case !dn.inb || dn.orphan:
+		return 0
+	}
+	ino, err := mv.baseIno(dn, k.Name)
 	if err != nil {
 		return 0
 	}
-	defer b.drop(n)
-	return n.ino
+	return ino
 }
 
 // named reports whether one of the names known of n, which need not have changed,

@@ -110,6 +110,12 @@ func (o *op) copyUp(n *node) (*stagedRec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("copy up %q: %w", p, err)
 	}
+	if n.mark != 0 && n.mark != st.mark() && !st.isDir() {
+		// Whoever changes it has seen another state, and has the kernel's cache of that:
+		// an append would go to the old end. Not to be mixed; the next try sees this one.
+		v.look(n, &st)
+		return nil, fmt.Errorf("copy up %q, which has changed in the base: %w", p, unix.ESTALE)
+	}
 	if ino, err := o.t.inoOf(p, &st); n != v.root && (err != nil || ino != n.ino) {
 		if err == nil {
 			err = unix.ESTALE // another object took the name in the base

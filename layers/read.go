@@ -231,7 +231,7 @@ func (t *Tree) readOrigin(l *layout, p []byte, off int64) error {
 // readBase reads a file that is as it is in the base. When the base file changed
 // underneath, the new bytes are served and the kernel's cache of the old ones is voided.
 func (v *View) readBase(l *layout, p []byte, off int64) (int, error) {
-	f, st, err := v.t.base.open(l.path)
+	f, st, err := v.openBase(l)
 	if err != nil {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 			err = unix.ESTALE
@@ -239,18 +239,28 @@ func (v *View) readBase(l *layout, p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer f.release()
-	if st.mark() != l.mark || st.nlink == 0 {
-		v.t.base.forgetFile(l.path) // it may be an unlinked old one: look again next time
-		v.t.mu.Lock()
-		l.node.mark = st.mark()
-		v.t.mu.Unlock()
-		if l.mark != 0 { // else it was not looked at before
-			v.t.log.Warn("base file changed under the mount", "path", l.path)
-			v.t.drifted(l.node.ino)
-		}
-	}
 	p = p[:min(int64(len(p)), max(0, st.size-off))] // spares the call that finds the end
 	return preadFull(f.fd, p, off)
+}
+
+// openBase opens the base file of l as it is now and notes when that is not what it was.
+func (v *View) openBase(l *layout) (*sharedFD, baseStat, error) {
+	f, st, err := v.t.base.open(l.path)
+	if err != nil || st.mark() == l.mark && st.nlink > 0 {
+		return f, st, err
+	}
+	// What is open may be a file that has lost this name to another one.
+	f.release()
+	v.t.base.forgetFile(l.path)
+	if f, st, err = v.t.base.open(l.path); err != nil {
+		return f, st, err
+	}
+	v.t.mu.Lock()
+	defer v.t.mu.Unlock()
+	if l.node.rec == nil {
+		v.look(l.node, &st)
+	}
+	return f, st, nil
 }
 
 func preadFull(fd int, p []byte, off int64) (int, error) {

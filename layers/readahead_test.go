@@ -229,3 +229,41 @@ func TestReadAheadStorm(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// TestBaseChangesUnderTheMount: whoever looks at a file that was read and then
+// changed gets the new one, and the kernel's cache of the old one is void; a write by somebody
+// who has seen the old one is refused once, as it would mix the two.
+func TestBaseChangesUnderTheMount(t *testing.T) {
+	base := flatBase(t, 3)
+	s := newStore(t, base)
+	drifted := 0
+	s.tree.drifted = func(Ino) { drifted++ }
+	_, names, inos := s.listed()
+	ino, path := inos[names[0]], filepath.Join(base, "d", names[0])
+	replace := func(text string) {
+		s.ok(os.WriteFile(filepath.Join(base, "tmp"), []byte(text), 0o644))
+		s.ok(os.Rename(filepath.Join(base, "tmp"), path))
+	}
+	s.reads(ino, names[0])
+	for i, text := range []string{"a longer text than before", "short"} {
+		replace(text)
+		a, err := s.b.Getattr(ino)
+		s.ok(err)
+		if a.Size != int64(len(text)) || drifted != i+1 {
+			t.Errorf("size %d, want %d; told %d times, want %d", a.Size, len(text), drifted, i+1)
+		}
+		s.reads(ino, text)
+		if drifted != i+1 {
+			t.Errorf("told again by the read: %d times", drifted)
+		}
+	}
+	s.ok(os.WriteFile(path, []byte("other"), 0o644))
+	if _, err := s.b.Write(ino, []byte("!"), 5, WriteFlags{}); !errors.Is(err, unix.ESTALE) {
+		t.Errorf("write to a file that has changed: %v, want ESTALE", err)
+	}
+	s.reads(ino, "other")
+	if _, err := s.b.Write(ino, []byte("!"), 5, WriteFlags{}); err != nil {
+		t.Errorf("the next write: %v", err)
+	}
+	s.reads(ino, "other!")
+}

@@ -164,15 +164,44 @@ func (v *View) recAttr(ino Ino, r *inode) (Attr, error) {
 	return a, nil
 }
 
+// look notes what a base object without a record is now. When it is no longer what
+// it was at the last look, the kernel's cache of it is void. The caller holds t.mu.
+func (v *View) look(n *node, st *baseStat) {
+	mark := st.mark()
+	if n.mark != 0 && n.mark != mark {
+		v.t.log.Warn("base object changed under the mount", "path", n.path())
+		v.t.base.forgetFile(n.path())
+		v.t.drifted(n.ino)
+	}
+	n.mark = mark
+}
+
 // Getattr describes ino.
 func (v *View) Getattr(ino Ino) (Attr, error) {
-	v.t.mu.RLock()
-	defer v.t.mu.RUnlock()
+	t := v.t
+	t.mu.RLock()
 	n, err := v.get(ino)
+	if err != nil || n.rec != nil {
+		defer t.mu.RUnlock()
+		if err != nil {
+			return Attr{}, err
+		}
+		return v.recAttr(ino, n.rec)
+	}
+	st, err := v.statBase(n)
+	drift := n.mark != st.mark()
+	t.mu.RUnlock()
 	if err != nil {
 		return Attr{}, err
 	}
-	return v.attr(n)
+	if drift {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if v.nodes[ino] == n && n.rec == nil {
+			v.look(n, &st)
+		}
+	}
+	return st.attr(ino), nil
 }
 
 // Parent returns the directory that holds directory dir; the root holds itself.
@@ -330,7 +359,7 @@ func (v *View) fromBase(dn *node, name, p string, st *baseStat) (*node, error) {
 		v.links[ino][NameKey{dn.ino, name}] = struct{}{}
 	}
 	if n.rec == nil {
-		n.mark = st.mark()
+		v.look(n, st)
 		if !n.inb || n.bdir != dn || n.bname != name {
 			v.place(n, dn, name)
 		}

@@ -69,8 +69,12 @@ func chooseSaid(ctx context.Context, all []session.Listed, said string) (*sessio
 				match = append(match, l)
 			}
 		}
-		if l := holding(ctx, all, path); len(match) == 0 && l != nil {
-			return l, nil
+		// A path in a mount or base stands for it, a mere word does not: a mistyped name
+		// must not lead to the session that the command happens to be called in.
+		if len(match) == 0 && (strings.Contains(said, "/") || said == "." || said == "..") {
+			if l := holding(ctx, all, path); l != nil {
+				return l, nil
+			}
 		}
 	}
 	if len(match) > 1 {

@@ -304,6 +304,15 @@ func TestChoosing(t *testing.T) {
 		}
 	}
 	t.Chdir(filepath.Join(dir, "first"))
+	for say, want := range map[string]string{"typo": "2", "sub": "2", "./sub": "first", ".": "first"} {
+		if got := chosen("-s", say); got != want {
+			t.Errorf("-s %q in a base: %s, want %s", say, got, want)
+		}
+	}
+	t.Setenv("REWINDFS_SESSION", "typo")
+	if got := chosen(); got != "2" {
+		t.Errorf("mistyped in the environment: %s", got)
+	}
 	t.Setenv("REWINDFS_SESSION", "second")
 	if got := chosen(); got != "second" {
 		t.Errorf("by the environment: %s", got)

@@ -61,6 +61,7 @@ type FS struct {
 	noCaps inoSet // files known to have no capabilities: root's writes need not look each time
 	setid  inoSet // files that the kernel was told are setuid or setgid
 	mapped inoSet // files that cached writes came for, for flushMapped
+	drifts inoSet // base files that turned out to have changed, and of which nobody has voided the data at once
 
 	cachedWrites atomic.Uint64 // dirty pages that the kernel sent, in requests
 	// lost is the errno of a cached write that failed since the last barrier, 0 for none.
@@ -95,7 +96,7 @@ func New(tree *layers.Tree, branch *layers.Branch, o Options) (*Mount, error) {
 		tree: tree, branch: branch, log: o.Logger,
 		checkpoints: o.Checkpoints, statfsDir: o.StatfsDir, writeback: o.CacheMode == Writeback,
 	}
-	f.noCaps.max, f.mapped.max = 1<<14, 1<<14
+	f.noCaps.max, f.mapped.max, f.drifts.max = 1<<14, 1<<14, 1<<10
 	f.voider = newVoider(o.Logger)
 	conn, err := transport.Mount(o.Mountpoint, f, transport.Options{
 		FSName: o.FSName, AllowOther: o.AllowOther, Writeback: f.writeback, Logger: o.Logger, Debug: o.Debug,

@@ -38,6 +38,7 @@ func (f *FS) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.
 		return f.status("lookup", h.NodeId, err)
 	}
 	f.entry(p, &a, out)
+	f.voidDrift(a.Ino, out.NodeId)
 	return fuse.OK
 }
 
@@ -92,6 +93,7 @@ func (f *FS) getattr(op string, node uint64) (layers.Attr, uint64, uint64, fuse.
 	if err != nil {
 		return a, 0, 0, f.status(op, node, err)
 	}
+	f.voidDrift(a.Ino, node)
 	valid := uint64(forever)
 	if f.inc.stale(node) && a.Mode&unix.S_IFMT == unix.S_IFREG {
 		valid = 0

@@ -51,6 +51,9 @@ type rig struct {
 	points           map[string]layers.Layer // guarded by mu
 }
 
+// drifted is told of changed base files, as a session is.
+func (r *rig) drifted(ino layers.Ino) { r.m.Drifted(ino) }
+
 // newRig mounts a base that fill, which may be nil, has filled.
 func newRig(t testing.TB, fill func(base string), opts ...func(*Options)) *rig {
 	t.Helper()
@@ -87,7 +90,7 @@ func newRig(t testing.TB, fill func(base string), opts ...func(*Options)) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { base.Close() })
-	if r.tree, err = layers.Open(db, chunks, base, layers.Options{Logger: log}); err != nil {
+	if r.tree, err = layers.Open(db, chunks, base, layers.Options{Logger: log, Drifted: r.drifted}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.tree.Close() })

@@ -93,8 +93,20 @@ func (m *Mount) Changed(ino layers.Ino, names []layers.NameKey) error {
 // Drifted has the kernel forget the content of a base file that turned out to have
 // changed. It does not wait, so a handler may be the one to find out.
 func (m *Mount) Drifted(ino layers.Ino) {
+	m.fs.drifts.add(ino)
 	for _, node := range m.fs.inc.ids(ino) {
 		m.fs.voider.data(node)
+	}
+}
+
+// voidDrift drops the data of node before the answer that tells its new size, if its
+// file was found to have changed: else old bytes would be read in the new size. Only for requests
+// that hold none of its pages: LOOKUP and GETATTR.
+func (f *FS) voidDrift(ino layers.Ino, node uint64) {
+	if node&viewBit == 0 && f.drifts.drop(ino) {
+		if err := f.voider.dataNow(node); err != nil && !errors.Is(err, unix.ENOENT) {
+			f.log.Warn("cannot have the kernel forget a changed file", "inode", ino, "error", err)
+		}
 	}
 }
 

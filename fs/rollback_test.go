@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/layers"
 )
 
 func (h *helper) want(cmd, answer string) {
@@ -360,4 +362,32 @@ func TestRollbackInRevivedDirectory(t *testing.T) {
 		r.want("d/e/f", "oldfourth")
 	}
 	held.stop()
+}
+
+// Whoever reads a base file that has changed since it was last read gets all of the new one or
+// all of an old one that the kernel remembers, never old bytes in the new size.
+func TestBaseFileChangesUnderTheMount(t *testing.T) {
+	r := newRig(t, func(base string) {
+		os.WriteFile(filepath.Join(base, "f"), []byte("0"), 0o644)
+	})
+	whole := map[string]bool{"0": true}
+	for i := range 40 {
+		next := fmt.Sprintf("%0*d", 1+i*7919%9000, i)
+		tmp := filepath.Join(r.base, "tmp")
+		if err := os.WriteFile(tmp, []byte(next), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(tmp, filepath.Join(r.base, "f")); err != nil {
+			t.Fatal(err)
+		}
+		whole[next] = true
+		if i%3 == 0 { // has the kernel ask
+			if err := r.m.Notify(layers.Moved{Names: []layers.NameKey{{Dir: layers.RootIno, Name: "f"}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := r.sh(0, "cat f"); !whole[got] {
+			t.Fatalf("round %d: %d bytes that the file never had", i, len(got))
+		}
+	}
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"path"
 	"runtime"
 	"slices"
 	"strings"
@@ -164,7 +165,12 @@ func pathFilter(paths [][]byte) (func(string) bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		if clean == "" {
+		// By the names alone: a filter may name what is only in one of the two trees.
+		clean = path.Clean(clean)
+		if clean == ".." || strings.HasPrefix(clean, "../") {
+			return nil, badPath("%s leads out of the session", quotePath(string(p)))
+		}
+		if clean == "." {
 			return func(string) bool { return true }, nil
 		}
 		want = append(want, clean)

@@ -34,6 +34,7 @@ func TestDiff(t *testing.T) {
 		{control.DiffRequest{Paths: [][]byte{[]byte("./a.txt"), []byte("nope")}}, "base..head [M a.txt]"},
 		{control.DiffRequest{Paths: [][]byte{[]byte(".")}}, "base..head [M a.txt A sub/new\uFFFD]"},
 		{control.DiffRequest{Paths: [][]byte{[]byte("su")}}, "base..head []"},
+		{control.DiffRequest{Paths: [][]byte{[]byte("gone/../a.txt")}}, "base..head [M a.txt]"},
 	} {
 		if got := list(c.req); got != c.want {
 			t.Errorf("diff %+v: %s, want %s", c.req, got, c.want)
@@ -49,8 +50,10 @@ func TestDiff(t *testing.T) {
 	}
 	_, err := r.Diff(t.Context(), control.DiffRequest{From: "nope"}, nil)
 	wantCode(t, err, control.CodeUnknownCheckpoint)
-	_, err = r.Diff(t.Context(), control.DiffRequest{Paths: [][]byte{[]byte("/abs")}}, nil)
-	wantCode(t, err, control.CodeBadPath)
+	for _, p := range []string{"/abs", "..", "../x", "sub/../../x"} {
+		_, err = r.Diff(t.Context(), control.DiffRequest{Paths: [][]byte{[]byte(p)}}, nil)
+		wantCode(t, err, control.CodeBadPath)
+	}
 }
 
 func TestMetricsAndStatus(t *testing.T) {

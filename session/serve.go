@@ -42,7 +42,7 @@ func (s *Session) Unmount(ctx context.Context, r *control.UnmountRequest) (*cont
 		err = s.detach(r.Lazy)
 	}
 	switch {
-	case err == nil, s.gone.Load():
+	case err == nil, s.gone():
 	case errors.Is(err, syscall.EINVAL): // detached before, by us or with umount -l
 	case errors.Is(err, syscall.EBUSY):
 		busy := s.othersIn(ctx)

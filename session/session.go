@@ -47,7 +47,6 @@ type Session struct {
 
 	mu       sync.Mutex
 	stopping bool          // guarded by mu
-	gone     atomic.Bool   // the mount has ended
 	ended    chan struct{} // closed when the mount has
 	done     chan struct{} // closed at the end of Serve
 }
@@ -284,7 +283,6 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 	go func() { served <- s.server.Serve(s.socket) }()
 	go func() {
 		s.mount.Wait()
-		s.gone.Store(true)
 		close(s.ended)
 	}()
 	idle := time.NewTicker(idleEvery)
@@ -312,6 +310,16 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 		}
 	}
 	return s.release()
+}
+
+// gone reports whether the mount has ended.
+func (s *Session) gone() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // setStopping marks the session as ending, once.
@@ -342,7 +350,7 @@ func (s *Session) takeDown(force <-chan struct{}) {
 		<-s.ended
 		return
 	}
-	if s.gone.Load() {
+	if s.gone() {
 		return
 	}
 	s.log.Warn("the mount is in use", "error", err, "by", describeAll(s.mount.Busy()))
@@ -377,7 +385,7 @@ func (s *Session) cutOff() error {
 		s.log.Warn("end the connection", "error", err)
 	}
 	err := s.mount.Unmount(true)
-	if errors.Is(err, syscall.EINVAL) || err != nil && s.gone.Load() {
+	if errors.Is(err, syscall.EINVAL) || err != nil && s.gone() {
 		return nil // it was detached before
 	}
 	return err
@@ -405,7 +413,7 @@ func (s *Session) release() error {
 			s.log.Error(doing, "error", err)
 		}
 	}
-	if s.mount != nil && !s.gone.Load() {
+	if s.mount != nil && !s.gone() {
 		try("unmount", s.cutOff)
 	}
 	if s.server != nil {

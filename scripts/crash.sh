@@ -6,4 +6,19 @@ set -euo pipefail
 case "${1-}" in -*) sed -n '2,3s/^# \?//p' "$0"; exit 64 ;; esac
 need_go
 cd "$ROOT"
-REWINDFS_TEST_KILLS=${1-100} REWINDFS_TEST_SEED=${2-1} exec go test -v -count=1 -timeout 60m ./tests/crash
+TOP=$(mktemp -d)
+chmod 755 "$TOP"
+# However this ends, no mount stays behind.
+clean() {
+	local m
+	[ -z "${PID-}" ] || kill "$PID" 2>/dev/null || true
+	while read -r m; do end_mount "$m"; done < <(awk -v t="$TOP/" 'index($2, t) == 1 {print $2}' /proc/mounts)
+	rm -rf "$TOP"
+}
+trap clean EXIT
+trap 'exit 130' INT TERM HUP
+go test -c -o "$TOP/crash.test" ./tests/crash
+cd tests/crash
+TMPDIR=$TOP REWINDFS_TEST_KILLS=${1-100} REWINDFS_TEST_SEED=${2-1} "$TOP/crash.test" -test.v -test.timeout 60m &
+PID=$!
+wait "$PID"

@@ -11,6 +11,9 @@ import (
 // Put stores data unless the store has it, and adds the index record to b. The
 // chunk exists once b is applied. data may be used again when Put returns.
 //
+// While sweeps may happen, the caller must look at Sweeps before, and when b is
+// about to be applied: see Garbage.
+//
 // Errors: kv.ErrNoSpace, ErrSize, and what the disk says; then b is as before.
 func (s *Store) Put(b *kv.Batch, data []byte) (Hash, error) {
 	hashes, err := s.PutAll(b, [][]byte{data})
@@ -86,6 +89,7 @@ func split(chunks [][]byte) (parts [][2]int) {
 // putPart hashes chunks and stores those that are new. It fills hashes, and places
 // for those whose index record the caller is to write.
 func (s *Store) putPart(chunks [][]byte, hashes []Hash, places []place) error {
+	sweep := s.sweeps.Load() // before the index is asked
 	fresh := make([]int, 0, len(chunks))
 	have := make(map[Hash]bool, len(chunks))
 	for i, data := range chunks {
@@ -112,12 +116,13 @@ func (s *Store) putPart(chunks [][]byte, hashes []Hash, places []place) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	return s.store(fresh, chunks, hashes, places)
+	return s.store(sweep, fresh, chunks, hashes, places)
 }
 
 // store writes those of chunks that are fresh to a pack, in one piece. Puts at the
-// same time get places of their own and write in parallel.
-func (s *Store) store(fresh []int, chunks [][]byte, hashes []Hash, places []place) error {
+// same time get places of their own and write in parallel. sweep is Sweeps as it was
+// when they were found to be fresh.
+func (s *Store) store(sweep uint64, fresh []int, chunks [][]byte, hashes []Hash, places []place) error {
 	size := int64(0)
 	pieces := make([][]byte, 0, 2*len(fresh))
 	for _, i := range fresh {
@@ -148,8 +153,10 @@ func (s *Store) store(fresh []int, chunks [][]byte, hashes []Hash, places []plac
 		at := place{p.n, off + recHdrLen, len(chunks[i])}
 		off += recHdrLen + int64(at.n)
 		places[i] = at
-		p.unsynced = append(p.unsynced, written{hashes[i], at})
-		s.recent.add(hashes[i], at)
+		if sweep == s.sweeps.Load() { // else it is void, and maybe punched already
+			p.unsynced = append(p.unsynced, written{hashes[i], at})
+			s.recent.add(hashes[i], at)
+		}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
@@ -51,6 +52,9 @@ type Store struct {
 	opts  Options
 	log   *slog.Logger
 	cache *cache
+
+	// sweeps counts what Garbage.Drop did. Written with mu held.
+	sweeps atomic.Uint64
 
 	// syncMu is held while packs are made durable, so that callers share the
 	// wait. Taken before mu.

@@ -53,8 +53,13 @@ func (f *FS) newborn(h *fuse.InHeader, name string, mode, umask uint32) (layers.
 	return dir, b, fuse.OK
 }
 
-// born answers the creation of a.
-func (f *FS) born(op string, h *fuse.InHeader, a layers.Attr, err error, out *fuse.EntryOut) fuse.Status {
+// born makes an object and answers.
+func (f *FS) born(op string, h *fuse.InHeader, out *fuse.EntryOut, create func() (layers.Attr, error)) fuse.Status {
+	var a layers.Attr
+	err := f.roomy(func() (err error) {
+		a, err = create()
+		return err
+	})
 	if err != nil {
 		return f.status(op, h.NodeId, err)
 	}
@@ -67,8 +72,9 @@ func (f *FS) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.E
 	if st != fuse.OK {
 		return st
 	}
-	a, err := f.branch.Mknod(dir, name, b.mode, in.Rdev, b.cred)
-	return f.born("mknod", &in.InHeader, a, err, out)
+	return f.born("mknod", &in.InHeader, out, func() (layers.Attr, error) {
+		return f.branch.Mknod(dir, name, b.mode, in.Rdev, b.cred)
+	})
 }
 
 func (f *FS) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
@@ -76,8 +82,9 @@ func (f *FS) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.E
 	if st != fuse.OK {
 		return st
 	}
-	a, err := f.branch.Mkdir(dir, name, b.mode, b.cred)
-	return f.born("mkdir", &in.InHeader, a, err, out)
+	return f.born("mkdir", &in.InHeader, out, func() (layers.Attr, error) {
+		return f.branch.Mkdir(dir, name, b.mode, b.cred)
+	})
 }
 
 func (f *FS) Symlink(_ <-chan struct{}, h *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
@@ -85,8 +92,9 @@ func (f *FS) Symlink(_ <-chan struct{}, h *fuse.InHeader, target, name string, o
 	if st != fuse.OK {
 		return st
 	}
-	a, err := f.branch.Symlink(dir, name, target, b.cred)
-	return f.born("symlink", h, a, err, out)
+	return f.born("symlink", h, out, func() (layers.Attr, error) {
+		return f.branch.Symlink(dir, name, target, b.cred)
+	})
 }
 
 // Tmpfile makes a file without a name. It is the only creation that opens, too.
@@ -95,9 +103,10 @@ func (f *FS) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) 
 	if st != fuse.OK {
 		return st
 	}
-	a, err := f.branch.Tmpfile(dir, b.mode, b.cred)
 	out.OpenFlags = fuse.FOPEN_KEEP_CACHE // as for every other file
-	return f.born("tmpfile", &in.InHeader, a, err, &out.EntryOut)
+	return f.born("tmpfile", &in.InHeader, &out.EntryOut, func() (layers.Attr, error) {
+		return f.branch.Tmpfile(dir, b.mode, b.cred)
+	})
 }
 
 func (f *FS) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {

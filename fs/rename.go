@@ -19,5 +19,7 @@ func (f *FS) Rename(_ <-chan struct{}, in *fuse.RenameIn, from, to string) fuse.
 	if st != fuse.OK {
 		return st
 	}
-	return f.status("rename", in.NodeId, f.branch.Rename(odir, from, ndir, to, in.Flags))
+	return f.status("rename", in.NodeId, f.roomy(func() error {
+		return f.branch.Rename(odir, from, ndir, to, in.Flags)
+	}))
 }

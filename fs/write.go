@@ -67,7 +67,17 @@ func (f *FS) change(op string, node uint64, do func(layers.Ino) error) (layers.I
 	if st != fuse.OK {
 		return 0, st
 	}
-	return ino, f.status(op, node, do(ino))
+	return ino, f.status(op, node, f.roomy(func() error { return do(ino) }))
+}
+
+// roomy does an operation that needs space, once more when there was none but what
+// was deleted has made room.
+func (f *FS) roomy(do func() error) error {
+	err := do()
+	if err != nil && errno(err) == unix.ENOSPC && f.tree.MakeRoom() {
+		err = do()
+	}
+	return err
 }
 
 // Writev is not for us: requests come in one piece.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -115,6 +116,70 @@ func emptied(t *testing.T, db *DB, model map[string]string) {
 	}
 	if size > 5*MaxValue {
 		t.Errorf("%d bytes of tables for one key of %d", size, MaxValue)
+	}
+}
+
+// Compact gives back what deleted records take, on a disk that has no room for both
+// the old files and as much again, while others read and write.
+func TestCompact(t *testing.T) {
+	free := int64(1 << 40)
+	db := openT(t, t.TempDir(), Options{FlushIdle: manual, statfs: func(string) (int64, int64, error) { return free, 1 << 40, nil }})
+	val := strings.Repeat("v", 1000)
+	key := func(i int) string { return fmt.Sprintf("key%05d", i) }
+	for i := range 3000 {
+		put(t, db, key(i), val)
+	}
+	must(t, db.Flush())
+	db.awaitMerge()
+	del := new(Batch)
+	del.UseReserve()
+	for i := range 3000 {
+		if i%30 != 0 {
+			del.Delete([]byte(key(i)))
+		}
+	}
+	must(t, db.Apply(del))
+	size := func() (n int64) {
+		for _, f := range db.base.tables {
+			n += f.size
+		}
+		return n
+	}
+	full := size()
+	free = full / 2
+	var others sync.WaitGroup
+	for w := range 2 {
+		others.Go(func() {
+			for i := range 200 {
+				if _, ok, err := db.Get([]byte(key(30 * (i % 100)))); !ok || err != nil {
+					t.Errorf("a key that stays: %v, %v", ok, err)
+				}
+				var b Batch
+				b.UseReserve()
+				b.Put(fmt.Appendf(nil, "new%d.%d", w, i), []byte("x"))
+				if err := db.Apply(&b); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	must(t, db.Compact())
+	others.Wait()
+	must(t, db.Compact())
+	if now := size(); now > full/10 {
+		t.Errorf("%d bytes of tables became %d, with 1/30 of the records left", full, now)
+	}
+	if n := len(dump(t, db)); n != 100+400 {
+		t.Errorf("%d records are left", n)
+	}
+	before := db.base.nextID.Load()
+	put2 := new(Batch)
+	put2.UseReserve()
+	put2.Put([]byte("one more"), []byte("x"))
+	must(t, db.Apply(put2))
+	must(t, db.Compact())
+	if n := db.base.nextID.Load(); n > before+1 {
+		t.Errorf("%d files were written though nothing could be gained", n-before)
 	}
 }
 

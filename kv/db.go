@@ -17,9 +17,10 @@ type Options struct {
 	// must make durable whatever the records point at. It must not call the DB.
 	BeforeFlush func() error
 	// CheckReplay, if set, is asked about every put that Open finds in the log
-	// after the machine may have lost power. An error says that the record
-	// points at something that is not there: that batch and all behind it are
-	// given up, so that what is left is a prefix of the batches.
+	// after the machine may have lost power, unless a later batch of the log deletes
+	// that key. An error says that the record points at something that is not there:
+	// that batch and all behind it are given up, so that what is left is a prefix of
+	// the batches.
 	CheckReplay func(key, val []byte) error
 	// Fault, for tests, is asked before each step ("log.write", "log.extend",
 	// "log.sync", "badger.flush", "get", "scan"); an error it returns is returned
@@ -197,8 +198,22 @@ func (db *DB) openLog(lastBoot string) error {
 	if boot := bootID(); boot != "" && boot == lastBoot {
 		check = nil // the page cache has had everything since
 	}
+	var deletes map[string]int
+	if check != nil {
+		var err error
+		if deletes, err = lastDeletes(db.logDir, db.id); err != nil {
+			return fmt.Errorf("recovering the store in %s: %w", db.dir, err)
+		}
+	}
+	n := 0
 	r, err := replayLog(db.logDir, db.id, func(payload []byte) error {
-		return db.replayBatch(payload, check)
+		n++
+		return db.replayBatch(payload, func(k, v []byte) error {
+			if check == nil || deletes[string(k)] > n {
+				return nil
+			}
+			return check(k, v)
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("recovering the store in %s: %w", db.dir, err)
@@ -236,17 +251,15 @@ func (db *DB) openLog(lastBoot string) error {
 
 // replayBatch puts a batch of the log into the active table.
 func (db *DB) replayBatch(payload []byte, check func(k, v []byte) error) error {
-	if check != nil {
-		var bad error
-		err := decodeBatch(payload, func(k, v []byte) {
-			if v != nil && bad == nil {
-				bad = check(k, v)
-			}
-		})
-		if err == nil && bad != nil {
-			db.log.Error("store: the log points at bytes that are not on the disk", "err", bad)
-			return errStopReplay
+	var bad error
+	err := decodeBatch(payload, func(k, v []byte) {
+		if v != nil && bad == nil {
+			bad = check(k, v)
 		}
+	})
+	if err == nil && bad != nil {
+		db.log.Error("store: the log points at bytes that are not on the disk", "err", bad)
+		return errStopReplay
 	}
 	return decodeBatch(payload, db.active.set)
 }
@@ -268,6 +281,10 @@ func (db *DB) StoreID() [16]byte { return db.id }
 // CheckSpace returns ErrNoSpace when n more bytes would eat into the reserve,
 // and counts them as used if not.
 func (db *DB) CheckSpace(n int64) error { return db.space.claim(n) }
+
+// SpaceLow tells whether the disk is so full that growing batches get ErrNoSpace, or
+// soon will: less than twice the reserve is free.
+func (db *DB) SpaceLow() (bool, error) { return db.space.low() }
 
 // DiskBytes is what the files of the store's log and of Badger take on the disk,
 // in bytes, including what is allocated ahead.

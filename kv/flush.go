@@ -88,17 +88,39 @@ func (db *DB) startMerge() {
 		return
 	}
 	db.merging = true
-	go func() {
-		err := db.base.merge(db.space)
-		db.wmu.Lock()
-		defer db.wmu.Unlock()
-		if err != nil && db.mergeErr == nil {
-			db.log.Warn("store: badger's tables are not merged", "err", err)
-		}
-		db.mergeErr = err
-		db.merging = false
-		db.flushed.Broadcast()
-	}()
+	go func() { db.endMerge(db.base.merge(db.space)) }()
+}
+
+// endMerge notes that the merge under way has ended with err.
+func (db *DB) endMerge(err error) {
+	db.wmu.Lock()
+	defer db.wmu.Unlock()
+	if err != nil && db.mergeErr == nil {
+		db.log.Warn("store: badger's tables are not merged", "err", err)
+	}
+	db.mergeErr = err
+	db.merging = false
+	db.flushed.Broadcast()
+}
+
+// Compact hands everything to Badger and makes it give the disk back what deleted and
+// overwritten records take, as far as there is room for the files that this takes to
+// write. It reads the whole index.
+func (db *DB) Compact() error {
+	ferr := db.Flush() // without room for it, there may be some afterwards
+	db.wmu.Lock()
+	for db.merging && !db.closing {
+		db.flushed.Wait()
+	}
+	if db.closing {
+		db.wmu.Unlock()
+		return ErrClosed
+	}
+	db.merging = true
+	db.wmu.Unlock()
+	err := db.base.compact(db.space)
+	db.endMerge(err)
+	return errors.Join(ferr, err)
 }
 
 // stockUp allocates a spare log segment, if there is room: it gets the store

@@ -166,6 +166,9 @@ func Extent(ino, region, layer uint64) []byte {
 	return appendVersion(append(appendNum(k, region), '/'), layer)
 }
 
+// ExtentsPrefix starts all keys made by Extent.
+func ExtentsPrefix() []byte { return []byte("x/") }
+
 // ExtentPrefix starts all versions of one region, newest first.
 func ExtentPrefix(ino, region uint64) []byte {
 	return append(appendNum(inoKey('x', ino, numLen+1), region), '/')
@@ -315,4 +318,37 @@ func ParseOrphan(k []byte) (layer, ino uint64, ok bool) {
 		return 0, 0, false
 	}
 	return layer, num(rest), true
+}
+
+// Message is the key of a part of a conversation's message, which is known by hash.
+func Message(hash []byte, part uint32) []byte {
+	k := append(append(make([]byte, 0, 4+len(hash)+1+4), "v/m/"...), hash...)
+	return binary.BigEndian.AppendUint32(append(k, '/'), part)
+}
+
+// MessagePrefix starts the parts of a message, in order.
+func MessagePrefix(hash []byte) []byte {
+	return append(append(append(make([]byte, 0, 4+len(hash)+1), "v/m/"...), hash...), '/')
+}
+
+// Chain is the key of the last link of a history, which is known by its digest.
+func Chain(digest []byte) []byte {
+	return append(append(make([]byte, 0, 4+len(digest)), "v/c/"...), digest...)
+}
+
+// Thread is the key of a live conversation of a branch.
+func Thread(branch, thread string) []byte {
+	return append(append(ThreadPrefix(), branch...), "\x00"+thread...)
+}
+
+// ThreadPrefix starts all keys made by Thread.
+func ThreadPrefix() []byte { return []byte("t/") }
+
+// ParseThread undoes Thread.
+func ParseThread(k []byte) (branch, thread string, ok bool) {
+	if !hasClass(k, 't') {
+		return "", "", false
+	}
+	b, t, ok := bytes.Cut(k[2:], []byte{0})
+	return string(b), string(t), ok
 }

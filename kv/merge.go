@@ -17,6 +17,25 @@ const mergeAt = 4
 // maxFresh bounds level 0, in bytes: what it has more goes to the last level.
 const maxFresh = 64 * mib
 
+// levelFiles are the table files of the database.
+type levelFiles struct {
+	fresh, last           []badger.TableInfo
+	freshBytes, lastBytes int64
+}
+
+func (g *generation) levels() (l levelFiles) {
+	for _, t := range g.db.Tables() {
+		if t.Level == 0 {
+			l.fresh = append(l.fresh, t)
+			l.freshBytes += int64(t.OnDiskSize)
+		} else {
+			l.last = append(l.last, t)
+			l.lastBytes += int64(t.OnDiskSize)
+		}
+	}
+	return l
+}
+
 // merge keeps the number of table files that a read must look at small. When
 // level 0 has grown, its files become one, or part of the last level if that is
 // not out of proportion. It writes new files and so needs room for them. Flushes
@@ -24,38 +43,58 @@ const maxFresh = 64 * mib
 func (b *base) merge(sp *space) error {
 	g := b.use()
 	defer b.done(g)
-	var fresh, last []badger.TableInfo
-	var freshBytes, lastBytes int64
-	for _, t := range g.db.Tables() {
-		if t.Level == 0 {
-			fresh = append(fresh, t)
-			freshBytes += int64(t.OnDiskSize)
-		} else {
-			last = append(last, t)
-			lastBytes += int64(t.OnDiskSize)
-		}
-	}
-	down := freshBytes*8 >= lastBytes || freshBytes >= maxFresh
-	need := freshBytes
+	l := g.levels()
+	down := l.freshBytes*8 >= l.lastBytes || l.freshBytes >= maxFresh
+	need := l.freshBytes
 	if down {
-		need += lastBytes
+		need += l.lastBytes
 	}
 	at := mergeAt
 	if down && sp.room(4*need+sp.reserve) != nil {
 		at = mergeAt / 2
 	}
-	if len(fresh) < at || sp.room(need) != nil {
+	if len(l.fresh) < at || sp.room(need) != nil {
 		return nil
 	}
 	if down {
-		return b.mergeDown(g, fresh, last)
+		return b.mergeDown(g, l.fresh, l.last)
 	}
 	w := &tableWriter{b: b, level: 0}
 	if err := errors.Join(w.gather(g), w.cut()); err != nil {
 		w.drop()
 		return fmt.Errorf("merging tables: %w", err)
 	}
-	return w.replace(fresh)
+	return w.replace(l.fresh)
+}
+
+// compact merges level 0 into the last level whatever its size, for the sake of the
+// disk: if that gains something, and there is room for what is to stay.
+func (b *base) compact(sp *space) error {
+	g := b.use()
+	defer b.done(g)
+	l := g.levels()
+	if len(l.fresh) == 0 {
+		return nil
+	}
+	live := liveBytes(g)
+	if had := l.freshBytes + l.lastBytes; live > had-had/8 || sp.room(live) != nil {
+		return nil
+	}
+	return b.mergeDown(g, l.fresh, l.last)
+}
+
+// itemBytes is what a table file has for an item besides key and value, about: two
+// headers, the version, and its share of the index.
+const itemBytes = 32
+
+// liveBytes is about what the newest versions of all keys would take in table files.
+func liveBytes(g *generation) (n int64) {
+	it := g.txn.NewIterator(badger.IteratorOptions{})
+	defer it.Close()
+	for it.Rewind(); it.Valid(); it.Next() {
+		n += it.Item().EstimatedSize() + itemBytes
+	}
+	return n
 }
 
 // gather writes the newest versions in level 0, deletions too.

@@ -304,6 +304,40 @@ func TestCheckReplay(t *testing.T) {
 	}
 }
 
+// A put that a later batch takes back is not checked: what it pointed at may be gone.
+func TestCheckReplayOfWhatWasDeleted(t *testing.T) {
+	db := openT(t, t.TempDir(), Options{FlushIdle: manual})
+	put(t, db, "a", "gone")
+	put(t, db, "b", "kept")
+	var del Batch
+	del.Delete([]byte("a"))
+	must(t, db.Apply(&del))
+	put(t, db, "c", "kept")
+	dir := crashed(t, db)
+	opts := Options{FlushIdle: manual, CheckReplay: func(k, v []byte) error {
+		if string(v) == "gone" {
+			return errors.New("not there")
+		}
+		return nil
+	}}
+	otherBoot := func() {
+		must(t, os.WriteFile(filepath.Join(dir, lockName), fmt.Appendf(nil, "%-10d %-40s\n", 1, "another-boot"), 0o600))
+	}
+	otherBoot()
+	db = openT(t, dir, opts)
+	if r := db.Recovered(); r.Batches != 4 || r.Lost || len(dump(t, db)) != 2 {
+		t.Errorf("recovered %+v, %d keys", r, len(dump(t, db)))
+	}
+	put(t, db, "a", "gone") // and again, with nothing behind it
+	put(t, db, "d", "kept")
+	dir = crashed(t, db)
+	otherBoot()
+	db = openT(t, dir, opts)
+	if r := db.Recovered(); r.Batches != 4 || !r.Lost || len(dump(t, db)) != 2 {
+		t.Errorf("then recovered %+v, %d keys", r, len(dump(t, db)))
+	}
+}
+
 // The log's files look as they always did: a fixed store, byte for byte.
 func TestLogGolden(t *testing.T) {
 	id := storeID{1, 2, 3, 15: 9}

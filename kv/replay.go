@@ -72,6 +72,49 @@ func replayLog(dir string, id storeID, apply func(payload []byte) error) (r *rec
 	return r, nil
 }
 
+// lastDeletes reads the log as replayLog does, without changing anything, and says
+// which batch, counted from 1, is the last to delete a key: the bytes that an earlier
+// put of that key points at may be gone. Whoever frees such bytes syncs the delete
+// before, so it is in every log that a power cut leaves.
+func lastDeletes(dir string, id storeID) (map[string]int, error) {
+	firsts, err := listSegments(dir)
+	if err != nil {
+		return nil, err
+	}
+	last := map[string]int{}
+	r := &recovery{}
+	defer r.close()
+	n := 0
+	for i, first := range firsts {
+		if i == 0 {
+			r.lastSeq = first - 1
+		}
+		s, err := openSegment(filepath.Join(dir, segName(first)), first, id)
+		if r.lost || first != r.lastSeq+1 || errors.Is(err, errSegHeader) {
+			if err == nil {
+				s.f.Close()
+			}
+			break // replayLog finds out, and says so
+		}
+		if err != nil {
+			return nil, err
+		}
+		r.segs = append(r.segs, s)
+		err = r.replay(s, func(payload []byte) error {
+			n++
+			return decodeBatch(payload, func(k, v []byte) {
+				if v == nil {
+					last[string(k)] = n
+				}
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return last, nil
+}
+
 func (r *recovery) close() {
 	for _, s := range r.segs {
 		s.f.Close()

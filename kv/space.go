@@ -89,6 +89,16 @@ func (s *space) claim(n int64) error {
 	return nil
 }
 
+// low tells whether growing batches get ErrNoSpace soon, or do.
+func (s *space) low() (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refresh(); err != nil {
+		return false, err
+	}
+	return s.free < 2*s.reserve+s.owed, nil
+}
+
 // room returns ErrNoSpace unless n bytes are free right now.
 func (s *space) room(n int64) error {
 	s.mu.Lock()

@@ -81,11 +81,17 @@ func (t *Tree) finishCuts(cs []*cutting) error {
 		c.runs = t.fillUp(c.crowded, c.runs)
 		runs = append(runs, c.runs...)
 	}
-	exts, err := t.store(&b, runs)
+	st, err := t.store(runs)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for err == nil && t.void(st) {
+		t.mu.Unlock()
+		st, err = t.store(runs)
+		t.mu.Lock()
+	}
 	if err == nil {
-		err = t.install(&b, cs, exts)
+		b.Append(&st.index)
+		err = t.install(&b, cs, st.exts)
 	}
 	for _, c := range cs {
 		c.p.cutting, c.p.whole = nil, nil
@@ -94,22 +100,38 @@ func (t *Tree) finishCuts(cs []*cutting) error {
 	return err
 }
 
-// store puts each run into the chunk store.
-func (t *Tree) store(b *kv.Batch, runs []run) ([]extent, error) {
+// stored are runs that the chunk store has taken. They exist, as extents, once the
+// index records and the names are applied together.
+type stored struct {
+	exts  []extent
+	index kv.Batch
+	sweep uint64 // cas.Store.Sweeps when they were stored
+}
+
+// store puts each run into the chunk store. Called without t.mu.
+func (t *Tree) store(runs []run) (*stored, error) {
+	st := &stored{sweep: t.chunks.Sweeps()}
+	if len(runs) == 0 {
+		return st, nil
+	}
 	chunks := make([][]byte, len(runs))
 	for i, r := range runs {
 		chunks[i] = r.data
 	}
-	hashes, err := t.chunks.PutAll(b, chunks)
+	hashes, err := t.chunks.PutAll(&st.index, chunks)
 	if err != nil {
 		return nil, fmt.Errorf("store %d chunks: %w", len(runs), err)
 	}
-	exts := make([]extent, len(runs))
+	st.exts = make([]extent, len(runs))
 	for i, r := range runs {
-		exts[i] = extent{off: r.off, n: int64(len(r.data)), kind: kindChunk, hash: hashes[i]}
+		st.exts[i] = extent{off: r.off, n: int64(len(r.data)), kind: kindChunk, hash: hashes[i]}
 	}
-	return exts, nil
+	return st, nil
 }
+
+// void reports whether what was stored may have been swept away before it got a name,
+// so that it must be stored again. The caller holds t.mu, and until the names are applied.
+func (t *Tree) void(st *stored) bool { return len(st.exts) > 0 && st.sweep != t.chunks.Sweeps() }
 
 // install names the stored bytes, exts for the runs of each of cs in turn, by
 // extents, and drops the w/ records of what was frozen, in one batch. The caller holds t.mu.
@@ -117,7 +139,8 @@ func (t *Tree) install(b *kv.Batch, cs []*cutting, exts []extent) error {
 	for _, c := range cs {
 		p, mine := c.p, exts[:len(c.runs)]
 		exts = exts[len(c.runs):]
-		if p.dead {
+		if p.dead { // what was just stored for it has no name
+			t.loosen(chunkBytes(mine))
 			continue
 		}
 		v := &View{t: t, layer: p.layer, anc: t.ancestry(p.layer)}
@@ -151,6 +174,7 @@ func (t *Tree) dropSegs(p *pending, segs map[*seg]bool) {
 		if segs[s] {
 			p.bytes -= int64(len(s.data))
 			t.pendBytes -= int64(len(s.data))
+			t.loosen(int64(len(s.data)))
 		} else {
 			keep = append(keep, s)
 		}
@@ -163,7 +187,6 @@ func (t *Tree) dropSegs(p *pending, segs map[*seg]bool) {
 
 // cutLoop cuts files at rest, and the oldest ones when much is pending.
 func (t *Tree) cutLoop() {
-	defer t.stopped.Done()
 	tick := time.NewTicker(pendRest / 2)
 	defer tick.Stop()
 	for {

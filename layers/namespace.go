@@ -331,18 +331,16 @@ func (t *Tree) reap(v *View, n *node) {
 }
 
 // dropVersions adds the removal of every record of an inode that the head layer
-// made to batch. Of an older inode, and of one of the base, the records stay: they
-// tell diff and rollback what the removed names led to.
+// made to batch. Of an older inode, and of one of the base, only the extents go:
+// the other records tell diff and rollback what the removed names led to.
 func (b *Branch) dropVersions(batch *kv.Batch, ino Ino, rec *inode) {
 	i, l := uint64(ino), uint64(b.layer)
-	if rec == nil || rec.born != b.layer {
+	if rec == nil || rec.layer != b.layer {
 		return
 	}
-	batch.Delete(kv.Inode(i, l))
-	batch.Delete(kv.ChangeInode(l, i))
-	drop := func(prefix []byte, layerOf func(k []byte) (uint64, bool)) {
-		err := b.t.db.Scan(prefix, nil, func(k, _ []byte) bool {
-			if at, ok := layerOf(k); ok && at == l {
+	drop := func(prefix []byte, mine func(k, v []byte) bool) {
+		err := b.t.db.Scan(prefix, nil, func(k, v []byte) bool {
+			if mine(k, v) {
 				batch.Delete(append([]byte(nil), k...))
 			}
 			return true
@@ -352,12 +350,25 @@ func (b *Branch) dropVersions(batch *kv.Batch, ino Ino, rec *inode) {
 		}
 	}
 	if rec.regions > 0 {
-		drop(kv.ExtentInoPrefix(i), func(k []byte) (uint64, bool) { _, _, at, ok := kv.ParseExtent(k); return at, ok })
+		drop(kv.ExtentInoPrefix(i), func(k, v []byte) bool {
+			_, region, at, ok := kv.ParseExtent(k)
+			if ok && at == l {
+				if xs, err := decodeExtents(region, v); err == nil {
+					b.t.loosen(chunkBytes(xs))
+				}
+			}
+			return ok && at == l
+		})
 	}
+	if rec.born != b.layer {
+		return
+	}
+	batch.Delete(kv.Inode(i, l))
+	batch.Delete(kv.ChangeInode(l, i))
 	if rec.has(flagXattrs) {
-		drop(kv.XattrInoPrefix(i), func(k []byte) (uint64, bool) { _, _, at, ok := kv.ParseXattr(k); return at, ok })
+		drop(kv.XattrInoPrefix(i), func(k, _ []byte) bool { _, _, at, ok := kv.ParseXattr(k); return ok && at == l })
 	}
 	if rec.has(flagNames) {
-		drop(kv.RNamePrefix(i), func(k []byte) (uint64, bool) { _, _, _, at, ok := kv.ParseRName(k); return at, ok })
+		drop(kv.RNamePrefix(i), func(k, _ []byte) bool { _, _, _, at, ok := kv.ParseRName(k); return ok && at == l })
 	}
 }

@@ -74,6 +74,7 @@ func (t *Tree) pendingOf(ino Ino, l Layer, create bool) *pending {
 }
 
 func (t *Tree) dropPending(p *pending) {
+	t.loosen(p.bytes)
 	t.pendBytes -= p.bytes
 	p.bytes, p.segs, p.dead = 0, nil, true
 	list := slices.DeleteFunc(t.pend[p.ino], func(q *pending) bool { return q == p })
@@ -202,11 +203,14 @@ func (v *View) putExtents(b *kv.Batch, ino Ino, l Layer, exts []extent) error {
 		if err != nil {
 			return err
 		}
+		had := chunkBytes(xs)
 		for len(exts) > 0 && uint64(exts[0].off/regionSize) == region {
 			xs = overlay(xs, exts[0])
+			had += chunkBytes(exts[:1])
 			exts = exts[1:]
 		}
-		b.Put(kv.Extent(uint64(ino), region, uint64(l)), encodeExtents(region, xs))
+		v.t.loosen(had - chunkBytes(xs))
+		v.t.putRegion(b, ino, region, l, xs)
 	}
 	return nil
 }

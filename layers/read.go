@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rewindfs/rewindfs/cas"
 	"github.com/rewindfs/rewindfs/kv"
 )
 
@@ -135,6 +136,17 @@ func (v *View) stored(n *node, lo, hi int64) (*layout, error) {
 
 // ReadAt fills p from offset off. It is short only at the end of the file, without an error.
 func (v *View) ReadAt(ino Ino, p []byte, off int64) (int, error) {
+	for {
+		sweep := v.t.chunks.Sweeps()
+		n, err := v.readAt(ino, p, off)
+		if err == nil || !errors.Is(err, cas.ErrCorrupt) || sweep == v.t.chunks.Sweeps() {
+			return n, err
+		}
+		// A chunk that was overwritten since the extents were read may have been swept away.
+	}
+}
+
+func (v *View) readAt(ino Ino, p []byte, off int64) (int, error) {
 	v.t.mu.RLock()
 	n, err := v.get(ino)
 	if err == nil && n.rec != nil && n.rec.mode&unix.S_IFMT != unix.S_IFREG {

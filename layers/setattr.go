@@ -120,7 +120,8 @@ func (o *op) trimRegions(ino Ino, rec *inode, size int64) error {
 	}
 	return o.b.regions(ino, first, rec.regions, func(region uint64, xs []extent) bool {
 		if kept := trim(xs, size); len(xs) > 0 {
-			o.batch.Put(kv.Extent(uint64(ino), region, uint64(o.b.layer)), encodeExtents(region, kept))
+			o.t.loosen(chunkBytes(xs) - chunkBytes(kept))
+			o.t.putRegion(&o.batch, ino, region, o.b.layer, kept)
 		}
 		return true
 	})
@@ -145,6 +146,7 @@ func (o *op) trimPending(p *pending, size int64) {
 		p.segs = keep
 		p.bytes -= freed
 		o.t.pendBytes -= freed
+		o.t.loosen(freed)
 		p.limit = min(p.limit, size)
 		if len(keep) == 0 && p.cutting == nil {
 			o.t.dropPending(p)
@@ -217,8 +219,10 @@ func (o *op) zero(n *node, rec *inode, lo, hi int64) error {
 	}
 	hole := func(region uint64, xs []extent) bool {
 		from, to := max(lo, int64(region)*regionSize), min(hi, int64(region+1)*regionSize)
+		had := chunkBytes(xs)
 		xs = overlay(xs, extent{off: from, n: to - from, kind: kindHole})
-		o.batch.Put(kv.Extent(uint64(n.ino), region, uint64(o.b.layer)), encodeExtents(region, xs))
+		o.t.loosen(had - chunkBytes(xs))
+		o.t.putRegion(&o.batch, n.ino, region, o.b.layer, xs)
 		return true
 	}
 	first, last := uint64(lo/regionSize), uint64((hi-1)/regionSize)

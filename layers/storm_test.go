@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStorm lets writers, readers and checkpoints run into each other. Each writer
-// owns its files and knows what must be in them.
+// TestStorm lets writers, readers, checkpoints and reclaims run into each other. Each
+// writer owns its files and knows what must be in them.
 func TestStorm(t *testing.T) {
 	s := newStore(t, sampleBase(t))
 	const writers, rounds, checkpoints = 6, 60, 200
@@ -28,9 +28,20 @@ func TestStorm(t *testing.T) {
 		}()
 	}
 	var others sync.WaitGroup
-	others.Add(2)
-	go func() { // checkpoints
-		defer others.Done()
+	others.Go(func() { // what the writers overwrite goes at once
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := s.tree.Reclaim(); err != nil {
+				t.Errorf("reclaim: %v", err)
+				return
+			}
+		}
+	})
+	others.Go(func() { // checkpoints
 		for range checkpoints {
 			select {
 			case <-stop:
@@ -42,9 +53,8 @@ func TestStorm(t *testing.T) {
 				return
 			}
 		}
-	}()
-	go func() { // somebody who looks at everything
-		defer others.Done()
+	})
+	others.Go(func() { // somebody who looks at everything
 		for {
 			select {
 			case <-stop:
@@ -56,7 +66,7 @@ func TestStorm(t *testing.T) {
 				return
 			}
 		}
-	}()
+	})
 	wg.Wait()
 	close(stop)
 	others.Wait()

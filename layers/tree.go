@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -59,6 +60,14 @@ type Tree struct {
 	pendSeq   uint64
 	listed    int // base directory entries held in listings
 
+	named map[cas.Hash]struct{} // while a reclaim is under way: the chunks named since its start
+	loose int64                 // bytes, about, that lost a name since the last reclaim
+
+	// reclaiming is held by the one who reclaims. Taken before mu, and only by
+	// who holds nothing else of the tree.
+	reclaiming sync.Mutex
+	reclaims   atomic.Uint64 // how many were completed
+
 	cutWake chan struct{} // tells the cutter that there is much to do
 	stop    chan struct{}
 	stopped sync.WaitGroup
@@ -74,6 +83,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 		views:      map[*View]struct{}{},
 		copied:     map[Ino]Layer{},
 		pend:       map[Ino][]*pending{},
+		loose:      looseWorth, // nobody knows what the last daemon left
 		cutWake:    make(chan struct{}, 1),
 		stop:       make(chan struct{}),
 	}
@@ -94,8 +104,8 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 	if err := t.cutWhatFits(); err != nil {
 		return nil, fmt.Errorf("open tree: store what was written before the last stop: %w", err)
 	}
-	t.stopped.Add(1)
-	go t.cutLoop()
+	t.stopped.Go(t.cutLoop)
+	t.stopped.Go(t.reclaimLoop)
 	return t, nil
 }
 

@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"errors"
 	"math"
 	"slices"
 
@@ -26,24 +27,39 @@ func (b *Branch) Write(ino Ino, p []byte, off int64, f WriteFlags) (int, error) 
 		return 0, unix.ENOSPC
 	}
 	direct, small := carve(p, off)
-	var chunks kv.Batch
-	exts, err := b.t.store(&chunks, direct) // hashing and pack I/O without the lock
-	if err != nil {
-		return 0, err
+	for {
+		st, err := b.t.store(direct) // hashing and pack I/O without the lock
+		if err != nil {
+			return 0, err
+		}
+		n, err := b.write(ino, p, off, f, st, small)
+		if !errors.Is(err, errVoid) {
+			return n, err
+		}
 	}
+}
+
+// errVoid says that what was stored must be stored again.
+var errVoid = errors.New("chunks were swept away before they got a name")
+
+// write records that p is at off: what is stored as extents, the small rest as pending bytes.
+func (b *Branch) write(ino Ino, p []byte, off int64, f WriteFlags, st *stored, small []run) (int, error) {
 	b.t.mu.Lock()
 	defer b.t.mu.Unlock()
 	n, err := b.file(ino)
 	if err != nil {
 		return 0, err
 	}
-	if len(exts) > 0 {
-		if err := b.settle(ino, b.inTheWay(exts)); err != nil {
+	if len(st.exts) > 0 {
+		if err := b.settle(ino, b.inTheWay(st.exts)); err != nil {
 			return 0, err
 		}
 		if n, err = b.file(ino); err != nil { // settle let others in
 			return 0, err
 		}
+	}
+	if b.t.void(st) {
+		return 0, errVoid
 	}
 	o := b.newOp()
 	rec, err := o.rec(n)
@@ -60,12 +76,13 @@ func (b *Branch) Write(ino Ino, p []byte, off int64, f WriteFlags) (int, error) 
 	if f.KillPriv {
 		o.killPriv(n, rec)
 	}
-	o.batch.Append(&chunks)
-	if err := b.putExtents(&o.batch, ino, b.layer, exts); err != nil {
+	o.batch.Append(&st.index)
+	if err := b.putExtents(&o.batch, ino, b.layer, st.exts); err != nil {
 		return 0, err
 	}
 	o.pend(ino, small)
 	if err := o.commit(); err != nil {
+		b.t.loosen(chunkBytes(st.exts))
 		return 0, err
 	}
 	return len(p), b.filled(ino, small)

@@ -101,6 +101,62 @@ func TestDamageStoreDiskFull(t *testing.T) {
 	}
 }
 
+// What an agent wrote and deleted again takes no space: on a full store disk the next
+// write gets it, without a checkpoint losing anything.
+func TestDamageDeletingMakesRoom(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		size    int
+		remount bool
+	}{{"large files", 1 << 20, false}, {"small files", 3000, false}, {"after a remount", 1 << 20, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			m := mounttest.New(t, mounttest.Options{Store: j(smallDisk(t, 64), "store")})
+			put(t, m.Path("precious"), string(fstree.Bytes(7, 3<<20)))
+			m.Checkpoint("clean")
+			ok(t, os.Remove(m.Path("precious"))) // but the checkpoint has it
+			most := 0
+			for round := range 4 {
+				files, err := fillUp(m.Dir, c.size)
+				wantErr(t, err, unix.ENOSPC)
+				most = max(most, files)
+				if files < most/2 { // how much small files take depends on what is in the log still
+					t.Fatalf("round %d: the disk was full after %d files, earlier after %d", round, files, most)
+				}
+				if c.remount {
+					m.Remount()
+				}
+				for i := range files + 1 {
+					if err := os.Remove(m.Path(fmt.Sprintf("fill%d", i))); err != nil && (i < files || !errors.Is(err, unix.ENOENT)) {
+						t.Fatal(err)
+					}
+				}
+			}
+			m.Rollback("clean")
+			content(t, m.Path("precious"), string(fstree.Bytes(7, 3<<20)))
+		})
+	}
+}
+
+// The same of bytes that are written over or cut off.
+func TestDamageOverwritingMakesRoom(t *testing.T) {
+	m := mounttest.New(t, mounttest.Options{Store: j(smallDisk(t, 64), "store")})
+	m.Checkpoint("clean")
+	for i := range 20 {
+		want := string(fstree.Bytes(uint64(i), 8<<20))
+		put(t, m.Path("same"), want)
+		content(t, m.Path("same"), want)
+	}
+	f, err := os.OpenFile(m.Path("same"), os.O_RDWR, 0)
+	ok(t, err)
+	defer f.Close()
+	for i := range 20 {
+		want := fstree.Bytes(uint64(100+i), 8<<20)
+		_, err := f.WriteAt(want, 0)
+		ok(t, err)
+		content(t, m.Path("same"), string(want))
+	}
+}
+
 func TestDamageUnmountAndRemountOnAFullDisk(t *testing.T) {
 	disk := smallDisk(t, 160)
 	m := mounttest.New(t, mounttest.Options{Store: j(disk, "store")})

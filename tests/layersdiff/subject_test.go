@@ -16,8 +16,9 @@ import (
 // subject is a branch as twin.Subject. A reference is a layer number.
 type subject struct {
 	target
-	w    *world
-	name string // of the branch
+	w     *world
+	name  string // of the branch
+	seals int
 	// The layers that undo and redo lead to, newest last, as package journal keeps them.
 	undo, redo, undone []layers.Layer
 }
@@ -31,8 +32,14 @@ func (s *subject) Seen(slot int) ([]string, bool) { return s.seen(slot) }
 // DropSlots implements twin.Subject.
 func (s *subject) DropSlots() { s.dropSlots() }
 
-// Seal implements twin.Subject.
+// Seal implements twin.Subject. Before every third one, what nothing names is freed:
+// no layer may miss it.
 func (s *subject) Seal() (string, error) {
+	if s.seals++; s.seals%3 == 0 {
+		if _, err := s.w.tree.Reclaim(); err != nil {
+			return "", err
+		}
+	}
 	l, err := s.b.Seal(nil)
 	return ref(l.Layer), err
 }

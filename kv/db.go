@@ -23,7 +23,7 @@ type Options struct {
 	// the batches.
 	CheckReplay func(key, val []byte) error
 	// Fault, for tests, is asked before each step ("log.write", "log.extend",
-	// "log.sync", "badger.flush", "get", "scan"); an error it returns is returned
+	// "log.sync", "log.recycle", "badger.flush", "get", "scan"); an error it returns is returned
 	// as if the step had failed.
 	Fault func(step string) error
 	// ReserveBytes is the free space below which growing batches get ErrNoSpace.

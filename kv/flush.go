@@ -232,10 +232,16 @@ func (db *DB) recycle(t *table) {
 		if _, err := os.Lstat(spare); err == nil {
 			errs = append(errs, os.Remove(s.path))
 		} else {
-			if keep := spareSteps * db.sizes.step; s.alloc > keep {
-				errs = append(errs, s.f.Truncate(keep))
+			// First out of the log, then shorter: a log whose older segment ends early
+			// has a hole, and the next Open would give up all that came after it.
+			err := os.Rename(s.path, spare)
+			if err == nil {
+				err = db.fault("log.recycle")
 			}
-			errs = append(errs, os.Rename(s.path, spare))
+			if keep := spareSteps * db.sizes.step; err == nil && s.alloc > keep {
+				err = s.f.Truncate(keep)
+			}
+			errs = append(errs, err)
 		}
 		errs = append(errs, s.f.Close())
 	}

@@ -430,3 +430,36 @@ func FuzzReplay(f *testing.F) {
 		}
 	})
 }
+
+// A kill while a flushed segment is recycled leaves no hole in the log: it is out of
+// the log before it gets shorter.
+func TestKilledWhileRecycling(t *testing.T) {
+	var dir string
+	var db *DB
+	db = openT(t, t.TempDir(), Options{FlushIdle: manual, sizes: tiny(), Fault: func(step string) error {
+		if step == "log.recycle" && dir == "" {
+			dir = t.TempDir()
+			copyStore(t, db.dir, dir) // what a kill at this moment leaves
+		}
+		return nil
+	}})
+	put(t, db, "large", strings.Repeat("x", 300<<10)) // a segment that gets shorter as the spare
+	db.dropSpare()
+	for db.frozenN == 0 {
+		put(t, db, "next", "segment")
+	}
+	for i := range 10 {
+		put(t, db, fmt.Sprintf("k%d", i), "behind it")
+	}
+	must(t, db.Flush())
+	if dir == "" {
+		t.Fatal("no segment was recycled as the spare")
+	}
+	left := openT(t, dir, Options{FlushIdle: manual, sizes: tiny()})
+	if r := left.Recovered(); r.Lost {
+		t.Errorf("the log has a hole: %+v", r)
+	}
+	if n := len(dump(t, left)); n != 12 {
+		t.Errorf("%d records of 12 are there", n)
+	}
+}

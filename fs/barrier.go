@@ -29,10 +29,24 @@ func (m *Mount) Barrier(ctx context.Context) error {
 }
 
 func (m *Mount) collect(ctx context.Context) error {
+	err := m.conn.Apart(func() error { return m.collectAll(ctx) })
+	var gone *outOfReach
+	if errors.As(err, &gone) {
+		m.log.Debug("the mount cannot be opened; looking for mapped files instead", "error", gone.err)
+		return m.flushMapped(ctx)
+	}
+	return err
+}
+
+// outOfReach says why the mount cannot be opened.
+type outOfReach struct{ err error }
+
+func (e *outOfReach) Error() string { return e.err.Error() }
+
+func (m *Mount) collectAll(ctx context.Context) error {
 	root, err := m.openRoot()
 	if err != nil {
-		m.log.Debug("the mount cannot be opened; looking for mapped files instead", "error", err)
-		return m.flushMapped(ctx)
+		return &outOfReach{err}
 	}
 	defer unix.Close(root)
 	seen := m.fs.cachedWrites.Load()

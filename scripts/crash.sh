@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # crash.sh [KILLS] [SEED|fresh]: the crash tests, long: the daemon is killed KILLS
 # (default 100) times under load; every acknowledged operation must be there.
+# The store of a run that failed is kept; the output says where.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
-case "${1-}" in -*) sed -n '2,3s/^# \?//p' "$0"; exit 64 ;; esac
+case "${1-}" in -*) sed -n '2,4s/^# \?//p' "$0"; exit 64 ;; esac
 need_go
 cd "$ROOT"
 TOP=$(mktemp -d)
@@ -13,7 +14,7 @@ clean() {
 	local m
 	[ -z "${PID-}" ] || kill "$PID" 2>/dev/null || true
 	while read -r m; do end_mount "$m"; done < <(awk -v t="$TOP/" 'index($2, t) == 1 {print $2}' /proc/mounts)
-	rm -rf "$TOP"
+	compgen -G "$TOP/rewindfs-crash-store-*" >/dev/null || rm -rf "$TOP"
 }
 trap clean EXIT
 trap 'exit 130' INT TERM HUP

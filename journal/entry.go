@@ -25,23 +25,47 @@ var ErrNewer = errors.New("written by a newer rewindfs")
 // ErrBadEntry is returned for an entry that cannot be stored as it is.
 var ErrBadEntry = errors.New("bad checkpoint data")
 
-// Conversation is the place of a checkpoint's conversation snapshot. State is
-// "none" while there is none.
+// The states of a checkpoint's conversation.
+const (
+	ConversationNone    = "none"    // there was none
+	ConversationPresent = "present" // it is in the store
+	ConversationMissing = "missing" // there was one, but it could not be read
+)
+
+// Conversation is the snapshot of the conversation that a checkpoint holds on to: a
+// number of messages known by their digest, in a format (see package memory). Threads
+// are the conversations that have a name; the fields themselves are the one that has none.
 type Conversation struct {
-	Messages int    `json:"messages"`
-	Digest   string `json:"digest"`
-	State    string `json:"state"`
+	Messages int                     `json:"messages"`
+	Digest   string                  `json:"digest"`
+	State    string                  `json:"state"`
+	Format   string                  `json:"format,omitempty"`
+	Lines    bool                    `json:"lines,omitempty"` // JSONL, not an array
+	Threads  map[string]Conversation `json:"threads,omitempty"`
 }
 
 // NoConversation is the place of a checkpoint that was made without messages.
-func NoConversation() Conversation { return Conversation{State: "none"} }
+func NoConversation() Conversation { return Conversation{State: ConversationNone} }
+
+// Tool is where a checkpoint stands among the tool calls of an agent's step, for the
+// repair of its conversation: which calls had results that count, which ran meanwhile.
+type Tool struct {
+	Step       string   `json:"step,omitempty"`
+	BatchStart bool     `json:"batch_start,omitempty"` // taken before the first mutating call of the step
+	Pending    string   `json:"pending,omitempty"`     // the call in front of which it was taken
+	Answered   []string `json:"answered,omitempty"`
+	Inflight   []string `json:"inflight,omitempty"`
+	Fuzzy      bool     `json:"fuzzy,omitempty"` // another agent's mutating call ran meanwhile
+}
 
 // Entry is what is known about one checkpoint. Layer is the layer it sealed,
 // Parent the one below. An Auto entry was made by a policy, not asked for by
-// name. ID is a ULID; ids rise with the layers of a store.
+// name. ID is a ULID; ids rise with the layers of a store. Several checkpoints share a
+// layer when nothing was changed between them; Seq counts them from 0.
 type Entry struct {
 	ID           string
 	Layer        uint64
+	Seq          uint64
 	Parent       uint64
 	Branch       string
 	Label        string // empty when the checkpoint has none
@@ -54,6 +78,8 @@ type Entry struct {
 	ChangedPaths int64
 	Auto         bool
 	Conversation Conversation
+	Tool         *Tool // nil: not made for a tool call
+	Pending      bool  // recorded only: it counts once it is attached
 }
 
 // entryRecord is the stored form of an Entry.
@@ -61,6 +87,7 @@ type entryRecord struct {
 	V            int               `json:"v"`
 	ID           string            `json:"id"`
 	Layer        uint64            `json:"layer"`
+	Seq          uint64            `json:"seq,omitempty"`
 	Parent       uint64            `json:"parent"`
 	Branch       string            `json:"branch"`
 	Label        string            `json:"label,omitempty"`
@@ -73,6 +100,8 @@ type entryRecord struct {
 	ChangedPaths int64             `json:"changed_paths"`
 	Auto         bool              `json:"auto,omitempty"`
 	Conversation Conversation      `json:"conversation"`
+	Tool         *Tool             `json:"tool,omitempty"`
+	Pending      bool              `json:"pending,omitempty"`
 }
 
 // Validate reports the first thing about e that cannot be stored. The label, when
@@ -125,10 +154,11 @@ func checkText(name, s string, limit int) error {
 
 func encodeEntry(e *Entry) ([]byte, error) {
 	b, err := json.Marshal(entryRecord{
-		V: recordVersion, ID: e.ID, Layer: e.Layer, Parent: e.Parent, Branch: e.Branch,
+		V: recordVersion, ID: e.ID, Layer: e.Layer, Seq: e.Seq, Parent: e.Parent, Branch: e.Branch,
 		Label: e.Label, Message: e.Message, Metadata: e.Metadata, Phase: e.Phase,
 		Turn: e.Turn, ToolCall: e.ToolCall, CreatedAt: e.CreatedAt.UTC(),
 		ChangedPaths: e.ChangedPaths, Auto: e.Auto, Conversation: e.Conversation,
+		Tool: e.Tool, Pending: e.Pending,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode journal entry of layer %d: %w", e.Layer, err)
@@ -142,10 +172,11 @@ func decodeEntry(b []byte) (*Entry, error) {
 		return nil, err
 	}
 	return &Entry{
-		ID: r.ID, Layer: r.Layer, Parent: r.Parent, Branch: r.Branch,
+		ID: r.ID, Layer: r.Layer, Seq: r.Seq, Parent: r.Parent, Branch: r.Branch,
 		Label: r.Label, Message: r.Message, Metadata: r.Metadata, Phase: r.Phase,
 		Turn: r.Turn, ToolCall: r.ToolCall, CreatedAt: r.CreatedAt,
 		ChangedPaths: r.ChangedPaths, Auto: r.Auto, Conversation: r.Conversation,
+		Tool: r.Tool, Pending: r.Pending,
 	}, nil
 }
 

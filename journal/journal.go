@@ -21,15 +21,16 @@ type Journal struct {
 	// locked, so nothing may call a Line, which asks the tree, while holding it.
 	// The slices are shared with readers that let go of mu: elements are never
 	// overwritten, only added behind the end.
-	mu      sync.RWMutex
-	byLayer map[uint64]*Entry   // the entries are never changed
-	byLabel map[string][]*Entry // by layer, ascending
-	order   []*Entry            // by layer, ascending
-	ids     []*Entry            // by id, ascending
-	ops     []Op                // by Op.N, ascending
-	walks   map[string]*walk    // by branch
-	entropy *ulid.MonotonicEntropy
-	lastMS  uint64 // the time in the newest id
+	mu        sync.RWMutex
+	byLayer   map[uint64]*Entry   // the entries are never changed
+	byLabel   map[string][]*Entry // by layer, ascending
+	order     []*Entry            // by layer, ascending
+	ids       []*Entry            // by id, ascending
+	ops       []Op                // by Op.N, ascending
+	walks     map[string]*walk    // by branch
+	decisions []Decision          // by Decision.N, ascending
+	entropy   *ulid.MonotonicEntropy
+	lastMS    uint64 // the time in the newest id
 }
 
 // Open loads the journal of db. now is the clock, for tests; nil means time.Now.
@@ -59,6 +60,9 @@ func Open(db *kv.DB, now func() time.Time) (*Journal, error) {
 	})
 	if err = cmp.Or(failed, err); err != nil {
 		return nil, fmt.Errorf("load operation log: %w", err)
+	}
+	if err := j.loadDecisions(db); err != nil {
+		return nil, fmt.Errorf("load decisions: %w", err)
 	}
 	return j, nil
 }
@@ -97,7 +101,7 @@ func (j *Journal) StageEntry(b *kv.Batch, e Entry) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	b.Put(kv.Journal(e.Layer), v)
+	b.Put(kv.JournalAt(e.Layer, e.Seq), v)
 	return e, nil
 }
 
@@ -158,7 +162,9 @@ func (j *Journal) newID(at time.Time) (string, error) {
 
 // addEntry. Preconditions: j.mu is held, or nobody else has j yet.
 func (j *Journal) addEntry(e *Entry) {
-	j.byLayer[e.Layer] = e
+	if e.Seq == 0 || j.byLayer[e.Layer] == nil {
+		j.byLayer[e.Layer] = e
+	}
 	j.order = insert(j.order, e, byLayer)
 	j.ids = insert(j.ids, e, func(a, b *Entry) int { return cmp.Compare(a.ID, b.ID) })
 	if e.Label != "" {
@@ -169,7 +175,9 @@ func (j *Journal) addEntry(e *Entry) {
 	}
 }
 
-func byLayer(a, b *Entry) int { return cmp.Compare(a.Layer, b.Layer) }
+func byLayer(a, b *Entry) int {
+	return cmp.Or(cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Seq, b.Seq))
+}
 
 // addOp. Preconditions: j.mu is held, or nobody else has j yet.
 func (j *Journal) addOp(op Op) {
@@ -205,6 +213,33 @@ func (j *Journal) entries() []*Entry {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	return j.order
+}
+
+// NextSeq returns the Seq of the next checkpoint of a layer that is sealed already.
+func (j *Journal) NextSeq(layer uint64) uint64 {
+	next := uint64(0)
+	for _, e := range slices.Backward(j.entries()) {
+		if e.Layer < layer {
+			break
+		}
+		if e.Layer == layer {
+			next = max(next, e.Seq+1)
+		}
+	}
+	return max(next, 1) // 0 is for the one that seals
+}
+
+// Newest returns the newest checkpoint of a layer.
+func (j *Journal) Newest(layer uint64) (Entry, bool) {
+	for _, e := range slices.Backward(j.entries()) {
+		if e.Layer == layer {
+			return *e, true
+		}
+		if e.Layer < layer {
+			break
+		}
+	}
+	return Entry{}, false
 }
 
 // At returns the entry of the checkpoint that sealed layer.
@@ -258,10 +293,15 @@ func (j *Journal) Count(line Line) int {
 }
 
 // LabelFree reports whether label may be given in line: ErrDuplicateLabel when a
-// checkpoint of the line has it. A label that a rollback dropped is free.
+// checkpoint of the line has it, or when it is the id, or begins the id, of a checkpoint of
+// the store, which would then be hidden behind it. A label that a rollback dropped is free.
 func (j *Journal) LabelFree(label string, line Line) error {
 	if e := inLine(j.labelled(label), line); e != nil {
 		return fmt.Errorf("%w: %q names checkpoint %s of %s; choose another one", ErrDuplicateLabel, label, e.ID, e.CreatedAt.Local().Format(time.DateTime))
+	}
+	if ids := j.withID(label); len(ids) > 0 {
+		e := ids[0]
+		return fmt.Errorf("%w: %q means the checkpoint with the id %s, of %s; choose another one", ErrDuplicateLabel, label, e.ID, e.CreatedAt.Local().Format(time.DateTime))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -31,29 +32,42 @@ type Op struct {
 	From   uint64
 	To     uint64
 	Open   uint64
-	Steps  int // for undo and redo: how many movements
-	Label  string
-	At     time.Time
+	// Untouched: nothing was changed in From, so it equals Same, the layer below it.
+	// Head movements say so.
+	Untouched bool
+	Same      uint64
+	// Live is the conversation that was live in From when it was left; nil for none.
+	// Head movements say so.
+	Live  *Conversation
+	Steps int // for undo and redo: how many steps
+	Label string
+	At    time.Time
 }
 
 type opRecord struct {
-	V      int       `json:"v"`
-	N      uint64    `json:"op"`
-	Kind   OpKind    `json:"kind"`
-	Branch string    `json:"branch"`
-	From   uint64    `json:"from"`
-	To     uint64    `json:"to"`
-	Open   uint64    `json:"open"`
-	Steps  int       `json:"steps,omitempty"`
-	Label  string    `json:"label,omitempty"`
-	At     time.Time `json:"at"`
+	V      int           `json:"v"`
+	N      uint64        `json:"op"`
+	Kind   OpKind        `json:"kind"`
+	Branch string        `json:"branch"`
+	From   uint64        `json:"from"`
+	To     uint64        `json:"to"`
+	Open   uint64        `json:"open"`
+	Same   *uint64       `json:"same,omitempty"` // missing when something was changed, and in records from before there was this
+	Live   *Conversation `json:"live,omitempty"`
+	Steps  int           `json:"steps,omitempty"`
+	Label  string        `json:"label,omitempty"`
+	At     time.Time     `json:"at"`
 }
 
 func encodeOp(op *Op) ([]byte, error) {
-	b, err := json.Marshal(opRecord{
+	r := opRecord{
 		V: recordVersion, N: op.N, Kind: op.Kind, Branch: op.Branch, From: op.From,
-		To: op.To, Open: op.Open, Steps: op.Steps, Label: op.Label, At: op.At.UTC(),
-	})
+		To: op.To, Open: op.Open, Live: op.Live, Steps: op.Steps, Label: op.Label, At: op.At.UTC(),
+	}
+	if op.Untouched {
+		r.Same = &op.Same
+	}
+	b, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("encode operation %d: %w", op.N, err)
 	}
@@ -65,39 +79,76 @@ func decodeOp(b []byte) (Op, error) {
 	if err := decodeRecord(b, &r, func() int { return r.V }); err != nil {
 		return Op{}, err
 	}
-	return Op{N: r.N, Kind: r.Kind, Branch: r.Branch, From: r.From, To: r.To, Open: r.Open, Steps: r.Steps, Label: r.Label, At: r.At}, nil
+	op := Op{N: r.N, Kind: r.Kind, Branch: r.Branch, From: r.From, To: r.To, Open: r.Open, Live: r.Live, Steps: r.Steps, Label: r.Label, At: r.At}
+	if r.Same != nil {
+		op.Untouched, op.Same = true, *r.Same
+	}
+	return op, nil
 }
 
-// Step is a head movement that undo or redo goes back over: Back is the layer to
-// return to, Label what the movement was about.
+// Step is a state that a head movement left, and that undo or redo can go back to:
+// layer Back, left by a movement of kind By that was about Label.
 type Step struct {
-	Back  uint64
-	Label string
+	Back      uint64
+	By        OpKind
+	Label     string
+	Untouched bool // it was left as it was found
+	Live      *Conversation
+}
+
+// left is the state that op left. One in which nothing was changed is not a place of
+// its own: it is the one below it.
+func (op *Op) left() Step {
+	s := Step{Back: op.From, By: op.Kind, Label: op.Label, Untouched: op.Untouched, Live: op.Live}
+	if s.Untouched {
+		s.Back = op.Same
+	}
+	return s
 }
 
 // walk is the place of one branch in its history of head movements, as in an
-// editor, except that nothing is ever lost: each movement sealed the
-// state it left, and a rollback after an undo keeps the undone states reachable.
+// editor, except that nothing is ever lost. All states that were changed and then
+// left by a movement are in undo, redo or taken; the next rollback makes one way of
+// them, which undo goes back. Steps next to each other differ, and the newest of undo
+// and of redo differ from what the head stands on: no step leads nowhere.
 type walk struct {
-	undo   []Step // newest last: undoing goes back to its Back
-	redo   []Step // newest last: redoing goes back to its Back
-	undone []Step // what undo took off w.undo, newest last; pairs with redo
+	undo  []Step // newest last: undoing goes back to its Back
+	redo  []Step // newest last: redoing goes back to its Back
+	taken []Step // what undo and redo went back to since the last rollback, newest last
+	low   int    // undo[:low] is as the last rollback left it
 }
 
 func (w *walk) apply(op Op) {
 	switch op.Kind {
 	case OpRollback:
 		w.fold()
-		w.undo = append(w.undo, Step{Back: op.From, Label: op.Label})
+		w.push(op.left())
+		w.low = len(w.undo)
 	case OpUndo:
-		taken := take(&w.undo, op.Steps)
-		w.undone = append(w.undone, taken...)
-		w.redo = append(w.redo, reverseSteps(op.From, taken)...)
+		path := take(&w.undo, stepsOf(op, w.undo))
+		w.redo = append(w.redo, wayBack(op.left(), path)...)
+		w.taken = append(w.taken, path...)
+		w.low = min(w.low, len(w.undo))
 	case OpRedo:
-		taken := take(&w.redo, op.Steps)
-		take(&w.undone, op.Steps)
-		w.undo = append(w.undo, reverseSteps(op.From, taken)...)
+		path := take(&w.redo, stepsOf(op, w.redo))
+		w.undo = append(w.undo, wayBack(op.left(), path)...)
+		for _, s := range path {
+			if !s.Untouched {
+				w.taken = append(w.taken, s)
+			}
+		}
 	}
+}
+
+// stepsOf is how many steps of s the undo or redo op took: what it says, or more, if
+// that does not lead to where it went. Older versions forgot states that are kept now.
+func stepsOf(op Op, s []Step) int {
+	for n := max(op.Steps, 1); n <= len(s); n++ {
+		if s[len(s)-n].Back == op.To {
+			return n
+		}
+	}
+	return op.Steps
 }
 
 // take removes the last n steps of s and returns them, last first.
@@ -112,45 +163,57 @@ func take(s *[]Step, n int) []Step {
 	return out
 }
 
-// reverseSteps is the way back over the taken steps for one who was at layer from
-// before: over the first of them back to from, over the second back to where the first went.
-func reverseSteps(from uint64, taken []Step) []Step {
-	out := make([]Step, len(taken))
-	for i, s := range taken {
-		out[i] = Step{Back: from, Label: s.Label}
-		from = s.Back
+// wayBack is the way back over path for one who was at left before: in the other
+// direction each state comes before the one it came after.
+func wayBack(left Step, path []Step) []Step {
+	if len(path) == 0 {
+		return nil
 	}
-	return out
+	return append([]Step{left}, path[:len(path)-1]...)
 }
 
-// fold makes undone movements part of the way that undo goes, because a new
-// rollback leaves them behind: first the movements as they were, then the states
-// that the undos left.
+// fold makes what was undone part of the way that undo goes, because a new rollback
+// leaves it behind: first the movements as they were, then the states that the undos left, as
+// far as something was changed in them.
 func (w *walk) fold() {
 	have := map[uint64]bool{}
+	for _, s := range w.undo[w.low:] {
+		have[s.Back] = true
+	}
 	add := func(s Step) {
 		if !have[s.Back] {
 			have[s.Back] = true
-			w.undo = append(w.undo, s)
+			w.push(s)
 		}
 	}
-	for i := len(w.undone) - 1; i >= 0; i-- {
-		add(w.undone[i])
-	}
-	for _, s := range w.redo {
+	for _, s := range slices.Backward(w.taken) {
 		add(s)
 	}
-	w.undone, w.redo = nil, nil
+	for _, s := range w.redo {
+		if !s.Untouched {
+			add(s)
+		}
+	}
+	w.taken, w.redo = nil, nil
 }
 
-// Undo returns where the head of branch goes when its last n movements are taken
-// back: the steps gone over, newest first; the last one's Back is the target. The
+// push adds s to the way that undo goes. Of one state left twice in a row the later time counts.
+func (w *walk) push(s Step) {
+	if n := len(w.undo); n > 0 && w.undo[n-1].Back == s.Back {
+		w.undo[n-1].By, w.undo[n-1].Label, w.undo[n-1].Live = s.By, s.Label, s.Live
+		return
+	}
+	w.undo = append(w.undo, s)
+}
+
+// Undo returns where the head of branch goes when it is taken back n steps: the
+// states gone over, newest first; the last one's Back is the target. The
 // index does not change until an OpUndo is committed.
 func (j *Journal) Undo(branch string, n int) ([]Step, error) {
 	return j.steps(branch, n, "undo", func(w *walk) []Step { return w.undo })
 }
 
-// Redo is Undo for movements that an undo took back.
+// Redo is Undo for the other direction, over what undos left.
 func (j *Journal) Redo(branch string, n int) ([]Step, error) {
 	return j.steps(branch, n, "redo", func(w *walk) []Step { return w.redo })
 }
@@ -168,12 +231,12 @@ func (j *Journal) steps(branch string, n int, verb string, pick func(*walk) []St
 	if len(have) < n {
 		return nil, fmt.Errorf("%w: %s %d asked for, %d possible", ErrNothing, verb, n, len(have))
 	}
-	have = have[:len(have):len(have)]
-	own := append([]Step(nil), have...)
-	return take(&own, n), nil
+	out := slices.Clone(have[len(have)-n:])
+	slices.Reverse(out)
+	return out, nil
 }
 
-// Steps returns how many movements of branch undo and redo can go over.
+// Steps returns how many steps of branch undo and redo can go.
 func (j *Journal) Steps(branch string) (undo, redo int) {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
@@ -181,4 +244,20 @@ func (j *Journal) Steps(branch string) (undo, redo int) {
 		undo, redo = len(w.undo), len(w.redo)
 	}
 	return undo, redo
+}
+
+// Reachable returns the layers that undo and redo may lead to, of all branches, in no
+// order: they must be kept.
+func (j *Journal) Reachable() []uint64 {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	var out []uint64
+	for _, w := range j.walks {
+		for _, steps := range [][]Step{w.undo, w.redo, w.taken} {
+			for _, s := range steps {
+				out = append(out, s.Back)
+			}
+		}
+	}
+	return out
 }

@@ -2,9 +2,9 @@ package journal
 
 import (
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // head plays the part of layers: it knows the layer under the head and gives
@@ -121,47 +121,257 @@ func TestRollbackAfterUndoLosesNothing(t *testing.T) {
 	}
 }
 
-// TestEveryLeftStateStaysReachable makes random movements; afterwards undo must
-// pass, one by one, every state that a rollback or undo left and that no later redo stands for.
-func TestEveryLeftStateStaysReachable(t *testing.T) {
-	for seed := range uint64(200) {
-		r := rand.New(rand.NewPCG(seed, 1))
-		h := newHead()
-		left := map[uint64]bool{}
-		for range 30 {
-			n := 1 + r.IntN(3)
-			switch r.IntN(3) {
-			case 0:
-				left[h.move(OpRollback, uint64(1+r.IntN(9)), 0)] = true
-			case 1:
-				if steps, err := h.j.Undo("main", n); err == nil {
-					// The state gone back to is the head again; what grows out of it replaces it.
-					delete(left, steps[n-1].Back)
-					left[h.undo(t, n)] = true
-				}
-			case 2:
-				if steps, err := h.j.Redo("main", n); err == nil {
-					delete(left, steps[n-1].Back)
-					left[h.redo(t, n)] = true
-				}
-			}
+// A state in which nothing was changed is no step of its own: undo after a rollback
+// that was undone, and made again, still leads to what was written.
+func TestUntouchedStatesAreNoSteps(t *testing.T) {
+	m := newModel()
+	m.work()
+	a := m.checkpoint()
+	m.work()
+	one := m.shows
+	m.rollback(a)
+	m.work()
+	two := m.shows
+	m.rollback(a)
+	for _, want := range []int{two, one} {
+		m.walk(t, OpUndo, 1)
+		if m.shows != want {
+			t.Fatalf("undo shows %d, want %d", m.shows, want)
 		}
-		reach := map[uint64]bool{}
-		collect := func(pick func(string, int) ([]Step, error)) {
-			for n := 1; ; n++ {
-				steps, err := pick("main", n)
-				if err != nil {
-					return
-				}
-				reach[steps[n-1].Back] = true
-			}
+		if want == two {
+			m.rollback(a)
+			m.walk(t, OpUndo, 1)
 		}
-		collect(h.j.Undo)
-		collect(h.j.Redo)
-		for l := range left {
-			if !reach[l] {
-				t.Fatalf("seed %d: state %d cannot be reached any more (left %v, reached %v)", seed, l, len(left), fmt.Sprint(reach))
+	}
+	if _, err := m.j.Undo("main", 1); !errors.Is(err, ErrNothing) {
+		t.Fatalf("undo past the first state: %v", err)
+	}
+	// Forward over the same states, with the checkpoint between them.
+	for _, want := range []int{two, m.content[a]} {
+		m.walk(t, OpRedo, 1)
+		if m.shows != want {
+			t.Fatalf("redo shows %d, want %d", m.shows, want)
+		}
+	}
+}
+
+func TestStepsSayWhatLeftTheState(t *testing.T) {
+	h := newHead()
+	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 10, To: 1, Label: "a"})
+	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 11, To: 2, Label: "b"})
+	steps, err := h.j.Undo("main", 2)
+	if err != nil || steps[0] != (Step{Back: 11, By: OpRollback, Label: "b"}) || steps[1] != (Step{Back: 10, By: OpRollback, Label: "a"}) {
+		t.Fatalf("%+v, %v", steps, err)
+	}
+	h.j.Commit(nil, &Op{Kind: OpUndo, Branch: "main", From: 12, To: 10, Steps: 2, Label: "a", Untouched: true, Same: 2})
+	steps, err = h.j.Redo("main", 2)
+	if err != nil || steps[0] != (Step{Back: 11, By: OpRollback, Label: "b"}) || steps[1] != (Step{Back: 2, By: OpUndo, Label: "a", Untouched: true}) {
+		t.Fatalf("%+v, %v", steps, err)
+	}
+	// The same state left again, in a row: it is one step, and the last rollback is what left it.
+	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 13, To: 3, Label: "c", Untouched: true, Same: 10})
+	h.j.Commit(nil, &Op{Kind: OpUndo, Branch: "main", From: 14, To: 10, Steps: 1, Label: "c", Untouched: true, Same: 3})
+	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 15, To: 4, Label: "d", Untouched: true, Same: 10})
+	steps, err = h.j.Undo("main", 1)
+	if err != nil || steps[0] != (Step{Back: 10, By: OpRollback, Label: "d", Untouched: true}) {
+		t.Fatalf("%+v, %v", steps, err)
+	}
+}
+
+// A store of a version that kept fewer states: its undo of one step is more steps now.
+func TestUndoGoesWhereItsRecordSays(t *testing.T) {
+	h := newHead()
+	for _, op := range []Op{
+		{Kind: OpRollback, From: 10, To: 1}, {Kind: OpUndo, From: 11, To: 10, Steps: 1},
+		{Kind: OpRedo, From: 12, To: 11, Steps: 1}, {Kind: OpRollback, From: 13, To: 1},
+		// The older version had forgotten 10 and 11, of which 12 and 13 were made.
+		{Kind: OpUndo, From: 14, To: 13, Steps: 1}, {Kind: OpUndo, From: 15, To: 12, Steps: 1},
+	} {
+		op.Branch = "main"
+		h.j.Commit(nil, &op)
+	}
+	if _, err := h.j.Undo("main", 1); !errors.Is(err, ErrNothing) {
+		t.Fatalf("undo past the first state: %v", err)
+	}
+	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 16, To: 1})
+	have := map[uint64]bool{}
+	for n := 1; ; n++ {
+		steps, err := h.j.Undo("main", n)
+		if err != nil {
+			break
+		}
+		have[steps[n-1].Back] = true
+	}
+	for l := uint64(10); l <= 16; l++ {
+		if !have[l] {
+			t.Errorf("state %d cannot be reached any more: %v", l, have)
+		}
+	}
+}
+
+// model is a history of states, each a number, as a session has it: work makes a new
+// one, in the open layer; layers that are sealed keep theirs for ever.
+type model struct {
+	j       *Journal
+	log     []Op
+	content map[uint64]int // of sealed layers; the base shows 0
+	points  []uint64       // layers that rollback can name
+	under   uint64         // sealed layer under the head
+	open    uint64
+	shows   int // the present state
+	made    int // the newest state
+	changed bool
+	left    map[int]bool // states that were made, and then left by a movement
+	away    map[int]bool // those of them that the head has not been back to
+}
+
+func newModel() *model {
+	return &model{
+		j: newJournal(nil), content: map[uint64]int{0: 0}, points: []uint64{0}, open: 1,
+		left: map[int]bool{}, away: map[int]bool{},
+	}
+}
+
+func (m *model) work() {
+	m.made++
+	m.shows, m.changed = m.made, true
+}
+
+func (m *model) seal() (layer uint64) {
+	layer, m.content[m.open] = m.open, m.shows
+	m.open++
+	return layer
+}
+
+func (m *model) checkpoint() uint64 {
+	l := m.seal()
+	m.points, m.under, m.changed = append(m.points, l), l, false
+	return l
+}
+
+func (m *model) move(op Op) {
+	op.Branch, op.From, op.Untouched = "main", m.open, !m.changed
+	if m.changed {
+		m.left[m.shows], m.away[m.shows] = true, true
+	} else {
+		op.Same = m.under
+	}
+	if m.changed || m.under != op.To {
+		m.seal()
+	} else if op.Kind == OpRollback {
+		return // it is there already
+	}
+	m.log = append(m.log, op)
+	m.j.Commit(nil, &op)
+	m.under, m.shows, m.changed = op.To, m.content[op.To], false
+}
+
+func (m *model) rollback(to uint64) { m.move(Op{Kind: OpRollback, To: to}) }
+
+// walk goes n steps, or as many as there are, and returns how many that were.
+func (m *model) walk(t interface{ Fatalf(string, ...any) }, kind OpKind, n int) int {
+	undo, redo := m.j.Steps("main")
+	have, steps := undo, m.j.Undo
+	if kind == OpRedo {
+		have, steps = redo, m.j.Redo
+	}
+	if n = min(n, have); n == 0 {
+		return 0
+	}
+	path, err := steps("main", n)
+	if err != nil {
+		t.Fatalf("%s %d of %d: %v", kind, n, have, err)
+	}
+	m.move(Op{Kind: kind, To: path[n-1].Back, Steps: n})
+	delete(m.away, m.shows)
+	return n
+}
+
+// check holds what undo and redo may lead to against what there was.
+func (m *model) check(t *rapid.T) {
+	undo, redo := m.j.Steps("main")
+	near := map[int]bool{}
+	for _, s := range []struct {
+		n     int
+		steps func(string, int) ([]Step, error)
+	}{{undo, m.j.Undo}, {redo, m.j.Redo}} {
+		if s.n == 0 {
+			continue
+		}
+		path, err := s.steps("main", s.n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, step := range path {
+			near[m.content[step.Back]] = true
+			if i > 0 && path[i-1].Back == step.Back || i == 0 && step.Back == m.under && !m.changed {
+				t.Fatalf("a step leads nowhere: %+v on layer %d", path, m.under)
 			}
 		}
 	}
+	for s := range m.away {
+		if !near[s] {
+			t.Fatalf("neither undo nor redo leads to state %d any more: %v", s, near)
+		}
+	}
+	// The history as a restart reads it, and then a rollback: undo leads to all.
+	j := newJournal(nil)
+	commit := func(op Op) {
+		b, err := encodeOp(&op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if op, err = decodeOp(b); err != nil {
+			t.Fatal(err)
+		}
+		j.Commit(nil, &op)
+	}
+	for _, op := range m.log {
+		commit(op)
+	}
+	if u, r := j.Steps("main"); u != undo || r != redo {
+		t.Fatalf("after a restart there are %d and %d steps, before %d and %d", u, r, undo, redo)
+	}
+	end := uint64(1 << 40)
+	commit(Op{Kind: OpRollback, Branch: "main", From: end})
+	n, _ := j.Steps("main")
+	path, err := j.Undo("main", n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reach := map[int]bool{m.shows: true}
+	for _, step := range path {
+		if step.Back != end {
+			reach[m.content[step.Back]] = true
+		}
+	}
+	for s := range m.left {
+		if !reach[s] {
+			t.Fatalf("state %d is lost: undo leads to %v", s, reach)
+		}
+	}
+}
+
+// Whatever is done, no state that was changed and left is ever lost, no step leads
+// nowhere, and redo takes back what undo did.
+func TestNothingIsEverLost(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := newModel()
+		steps := rapid.IntRange(1, 4)
+		rt.Repeat(map[string]func(*rapid.T){
+			"work":       func(*rapid.T) { m.work() },
+			"checkpoint": func(*rapid.T) { m.checkpoint() },
+			"rollback":   func(rt *rapid.T) { m.rollback(rapid.SampledFrom(m.points).Draw(rt, "to")) },
+			"undo":       func(rt *rapid.T) { m.walk(rt, OpUndo, steps.Draw(rt, "n")) },
+			"redo":       func(rt *rapid.T) { m.walk(rt, OpRedo, steps.Draw(rt, "n")) },
+			"there and back": func(rt *rapid.T) {
+				was := m.shows
+				n := m.walk(rt, OpUndo, steps.Draw(rt, "n"))
+				if n > 0 && m.walk(rt, OpRedo, n) != n || m.shows != was {
+					rt.Fatalf("undo %d and redo %d lead from state %d to %d", n, n, was, m.shows)
+				}
+			},
+			"": m.check,
+		})
+	})
 }

@@ -102,8 +102,20 @@ func back(all []*Entry, n int, line Line) (e *Entry, seen int) {
 
 // byID finds a checkpoint by its id or a prefix of it.
 func (j *Journal) byID(ref string, line Line) (Target, error) {
-	if len(ref) < minIDPrefix || len(ref) > idLength {
+	switch ids := j.withID(ref); len(ids) {
+	case 0:
 		return Target{}, j.unknown(ref, line)
+	case 1:
+		return target(ids[0]), nil
+	default:
+		return Target{}, fmt.Errorf("%w %s: %d of them, such as %s and %s; give more of the id", ErrAmbiguousRef, quoteLabel(ref), len(ids), ids[0].ID, ids[len(ids)-1].ID)
+	}
+}
+
+// withID returns the checkpoints whose id ref is or, with 6 characters or more, begins.
+func (j *Journal) withID(ref string) []*Entry {
+	if len(ref) < minIDPrefix || len(ref) > idLength {
+		return nil
 	}
 	j.mu.RLock()
 	ids := j.ids
@@ -114,13 +126,7 @@ func (j *Journal) byID(ref string, line Line) (Target, error) {
 	for n < len(ids) && strings.HasPrefix(ids[n].ID, want) {
 		n++
 	}
-	switch n - i {
-	case 0:
-		return Target{}, j.unknown(ref, line)
-	case 1:
-		return target(ids[i]), nil
-	}
-	return Target{}, fmt.Errorf("%w %s: %d of them, such as %s and %s; give more of the id", ErrAmbiguousRef, quoteLabel(ref), n-i, ids[i].ID, ids[n-1].ID)
+	return ids[i:n]
 }
 
 // unknown says what there is instead.

@@ -105,6 +105,23 @@ func TestLabelIsFreeAgainAfterRollback(t *testing.T) {
 	}
 }
 
+// A label never hides a checkpoint behind what already names it.
+func TestLabelIsNoID(t *testing.T) {
+	j := indexOf(t, "a", "", "c")
+	id := j.byLayer[2].ID
+	for _, label := range []string{id, strings.ToLower(id), id[:25], id[:6], strings.ToLower(id[:10])} {
+		if err := j.LabelFree(label, upTo(1)); !errors.Is(err, ErrDuplicateLabel) || !strings.Contains(err.Error(), "with the id 0") {
+			t.Errorf("LabelFree(%q): %v", label, err)
+		}
+	}
+	// What names no checkpoint is free.
+	for _, label := range []string{id[:5], id + "0", "x" + id[1:], id[:24] + "/x", id[1:8]} {
+		if err := j.LabelFree(label, all); err != nil {
+			t.Errorf("LabelFree(%q): %v", label, err)
+		}
+	}
+}
+
 func TestAutoEntriesAreNotLatest(t *testing.T) {
 	j := indexOf(t, "a")
 	id, err := j.newID(time.UnixMilli(1_800_000_000_000))
@@ -163,7 +180,7 @@ func TestCheckLabel(t *testing.T) {
 			t.Errorf("CheckLabel(%q): %v", s, err)
 		}
 	}
-	for _, s := range []string{"", " a", "a ", "-x", "@x", "@{1}", "base", "latest", ".", "..", "a/../b", "../x", "/etc/passwd", "a//b", "a/", "a\nb", "a\x00b", "a\x1bb", "a\tb", "a*b", "a\\b", "a'b", "\xff", "a\u202eb", "a\u00a0b", strings.Repeat("x", 201)} {
+	for _, s := range []string{"", " a", "a ", "-x", "@", "@x", "@{1}", "@-1", "@1", "base", "latest", ".", "..", "a/../b", "../x", "/etc/passwd", "a//b", "a/", "a\nb", "a\x00b", "a\x1bb", "a\tb", "a*b", "a\\b", "a'b", "\xff", "a\u202eb", "a\u00a0b", strings.Repeat("x", 201)} {
 		if err := CheckLabel(s); !errors.Is(err, ErrBadLabel) {
 			t.Errorf("CheckLabel(%q) = %v, want ErrBadLabel", s, err)
 		}

@@ -29,10 +29,15 @@ func goldenOp() Op {
 	return Op{N: 9, Kind: OpUndo, Branch: "main", From: 12, To: 7, Open: 13, Steps: 2, Label: "stable", At: time.Date(2026, 11, 29, 18, 1, 2, 0, time.UTC)}
 }
 
+// goldenSame is of a movement that left a state as it was found: the base.
+func goldenSame() Op {
+	return Op{N: 10, Kind: OpRollback, Branch: "main", From: 13, To: 7, Open: 14, Untouched: true, Label: "stable", At: time.Date(2026, 11, 29, 18, 1, 3, 0, time.UTC)}
+}
+
 // The stored form is a contract with stores that exist: a difference means a new
 // record version, not a new golden file.
 func TestGolden(t *testing.T) {
-	e, op := goldenEntry(), goldenOp()
+	e, op, same := goldenEntry(), goldenOp(), goldenSame()
 	eb, err := encodeEntry(&e)
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +46,11 @@ func TestGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, got := range map[string][]byte{"entry.v1.json": eb, "op.v1.json": ob} {
+	sb, err := encodeOp(&same)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, got := range map[string][]byte{"entry.v1.json": eb, "op.v1.json": ob, "op_same.v1.json": sb} {
 		path := filepath.Join("testdata", name)
 		if *update {
 			if err := os.WriteFile(path, append(got, '\n'), 0o644); err != nil {
@@ -64,8 +73,13 @@ func TestGolden(t *testing.T) {
 	if err != nil || !bytes.Equal(again, eb) {
 		t.Errorf("the entry came back as %s, %v", again, err)
 	}
-	if got, err := decodeOp(ob); err != nil || got != op {
-		t.Errorf("the operation came back as %+v, %v", got, err)
+	for _, c := range []struct {
+		b    []byte
+		want Op
+	}{{ob, op}, {sb, same}} {
+		if got, err := decodeOp(c.b); err != nil || got != c.want {
+			t.Errorf("the operation came back as %+v, %v; want %+v", got, err, c.want)
+		}
 	}
 }
 

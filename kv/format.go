@@ -53,6 +53,19 @@ func parseFormat(text string) (version int, id storeID, err error) {
 	return version, storeID(raw), nil
 }
 
+// ReadID returns the id of the store in dir (see DB.StoreID) without opening it.
+func ReadID(dir string) ([16]byte, error) {
+	text, err := os.ReadFile(filepath.Join(dir, formatName))
+	if err != nil {
+		return [16]byte{}, fmt.Errorf("reading the store's format: %w", err)
+	}
+	_, id, err := parseFormat(string(text))
+	if err != nil {
+		return [16]byte{}, fmt.Errorf("reading the id of the store in %s: %w", dir, err)
+	}
+	return id, nil
+}
+
 // openFormat reads the format file of the store in dir, or makes one for an
 // empty dir.
 func openFormat(dir string) (storeID, error) {

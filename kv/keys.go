@@ -290,7 +290,15 @@ func ParseChunk(k []byte) (hash []byte, ok bool) {
 // Journal is the key of the journal entry of the checkpoint that sealed layer.
 func Journal(layer uint64) []byte { return key1('j', layer) }
 
-// JournalPrefix starts all keys made by Journal.
+// JournalAt is Journal for the checkpoints that share a layer, counted by seq from 0.
+func JournalAt(layer, seq uint64) []byte {
+	if seq == 0 {
+		return Journal(layer)
+	}
+	return appendNum(inoKey('j', layer, numLen), seq)
+}
+
+// JournalPrefix starts all keys made by Journal and JournalAt.
 func JournalPrefix() []byte { return []byte("j/") }
 
 // ParseJournal undoes Journal.
@@ -304,6 +312,12 @@ func OpPrefix() []byte { return []byte("p/") }
 
 // ParseOp undoes Op.
 func ParseOp(k []byte) (op uint64, ok bool) { return parse1(k, 'p') }
+
+// Decision is the key of a decision about a recorded checkpoint.
+func Decision(n uint64) []byte { return key1('q', n) }
+
+// DecisionPrefix starts all keys made by Decision.
+func DecisionPrefix() []byte { return []byte("q/") }
 
 // Orphan marks an inode that lost its last name in layer while it was in use.
 func Orphan(layer, ino uint64) []byte { return appendNum(inoKey('o', layer, numLen), ino) }

@@ -52,7 +52,11 @@ func TestKeysGolden(t *testing.T) {
 		{"BaseIno", BaseIno("a/b")}, {"BaseIno-long", BaseIno(strings.Repeat("long/", 300))},
 		{"Chunk", Chunk(bytes.Repeat([]byte{0xab}, 32))}, {"ChunkPrefix", ChunkPrefix()},
 		{"Journal", Journal(layer)}, {"JournalPrefix", JournalPrefix()},
-		{"Op", Op(7)}, {"OpPrefix", OpPrefix()},
+		{"JournalAt", JournalAt(layer, 2)}, {"Op", Op(7)}, {"OpPrefix", OpPrefix()},
+		{"Decision", Decision(7)}, {"DecisionPrefix", DecisionPrefix()},
+		{"Message", Message(bytes.Repeat([]byte{0xab}, 32), 1)}, {"MessagePrefix", MessagePrefix(bytes.Repeat([]byte{0xab}, 32))},
+		{"Chain", Chain(bytes.Repeat([]byte{0xab}, 32))}, {"Thread", Thread("main", "sub")}, {"ThreadPrefix", ThreadPrefix()},
+		{"ExtentsPrefix", ExtentsPrefix()},
 	} {
 		fmt.Fprintf(&out, "%-16s %s %q\n", k.name, hex.EncodeToString(k.key), k.key)
 	}

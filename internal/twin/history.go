@@ -37,21 +37,51 @@ func (r *Run) seal() {
 	r.compare()
 	r.under = r.now(ref)
 	r.states = append(r.states, r.under)
+	r.leave(r.under)
 	r.same(r.lastTree, r.tree(), r.opt.Exact, "the tree when sealed", "the tree after sealing")
 }
 
 // reachable lists the states that Move may name.
 func (r *Run) reachable() []*state {
-	if r.opt.AnyLine {
-		return r.states
-	}
 	var out []*state
+	if r.opt.AnyLine {
+		for _, s := range r.states {
+			if !s.gone {
+				out = append(out, s)
+			}
+		}
+		return out
+	}
 	for s := r.under; s != nil; s = s.parent {
-		if s.ref != "" {
+		if s.ref != "" && !s.gone {
 			out = append(out, s)
 		}
 	}
 	return out
+}
+
+// collect has the subject forget some states. What it shows stays as it is, and nothing
+// leads to them any more.
+func (r *Run) collect(pick int) {
+	r.compare()
+	byRef := map[string]*state{}
+	var refs []string
+	for _, s := range r.states[1:] { // not the base
+		if s.ref != "" && !s.gone {
+			byRef[s.ref] = s
+			refs = append(refs, s.ref)
+		}
+	}
+	gone, err := r.sub.(Collector).Collect(pick, refs)
+	r.note("collect: %v of %v", gone, refs)
+	r.check(err, "collect")
+	for _, ref := range gone {
+		byRef[ref].gone = true
+		if _, err := r.sub.At(ref); err == nil {
+			r.fatalf("state %s, which was forgotten, can be looked at", ref)
+		}
+	}
+	r.same(r.lastTree, r.tree(), r.opt.Exact, "the tree before the collection", "the tree after it")
 }
 
 func (r *Run) move(pick int) {
@@ -69,21 +99,28 @@ func (r *Run) moveTo(s *state) {
 		if left != "" {
 			r.states = append(r.states, was)
 		}
-		r.fold()
-		r.undo = append(r.undo, was)
+		if to := r.leave(was); to != s {
+			r.fatalf("the move led elsewhere: %+v", to)
+		}
 	}
 	r.arrive(s)
 	r.under = s
 }
 
-// fold makes the states that undo and redo came from part of the way back: a new
-// rollback leaves them behind, and nothing is ever lost.
-func (r *Run) fold() {
-	for i := len(r.undone) - 1; i >= 0; i-- {
-		r.undo = append(r.undo, r.undone[i])
+// leave remembers the state that the last movement left, or checks that it is still what
+// it was, and returns the one that it led to.
+func (r *Run) leave(was *state) *state {
+	left, to := r.sub.Moved()
+	if same := r.named[left]; same != nil {
+		r.same(same.tree, was.tree, r.opt.Exact, left+" as it was", left+" as it was left")
+	} else {
+		r.named[left] = was
 	}
-	r.undo = append(r.undo, r.redo...)
-	r.undone, r.redo = nil, nil
+	s := r.named[to]
+	if s == nil {
+		r.fatalf("a movement from %s led to %s, which there never was", left, to)
+	}
+	return s
 }
 
 // arrive checks that the subject shows s, and puts the plain directory there.
@@ -97,22 +134,15 @@ func (r *Run) arrive(s *state) {
 	r.compare()
 }
 
-func (r *Run) undoOrRedo(name string, from, to *[]*state, do func() error) {
-	if len(*from) == 0 {
+func (r *Run) undoOrRedo(name string, do func() (bool, error)) {
+	r.compare()
+	r.note("%s", name)
+	ok, err := do()
+	r.check(err, name)
+	if !ok {
 		return
 	}
-	r.compare()
-	n := len(*from) - 1
-	s := (*from)[n]
-	r.note("%s", name)
-	r.check(do(), name)
-	*to = append(*to, r.now(""))
-	*from = (*from)[:n]
-	if name == "undo" {
-		r.undone = append(r.undone, s)
-	} else {
-		r.undone = r.undone[:len(r.undone)-1]
-	}
+	s := r.leave(r.now(""))
 	r.arrive(s)
 	r.under = s
 }

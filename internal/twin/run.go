@@ -19,6 +19,7 @@ type state struct {
 	parent *state
 	plain  string // copy of the plain directory
 	tree   *fstree.Tree
+	gone   bool // forgotten
 }
 
 // TB is what Run needs of a test. Fatalf does not return.
@@ -54,9 +55,7 @@ type Run struct {
 	ops     int
 	under   *state // the sealed state under the head
 	states  []*state
-	undo    []*state // newest last, as the others
-	redo    []*state
-	undone  []*state // what undo took off undo
+	named   map[string]*state // by what the subject calls them
 	start   fstree.Time
 	watches [fsops.Slots]*watch
 	log     []string
@@ -72,6 +71,8 @@ func New(t TB, sub Subject, opt Options) *Run {
 	r.compare()
 	r.under = &state{ref: opt.BaseRef, plain: opt.Base, tree: r.lastTree}
 	r.states = []*state{r.under}
+	_, at := sub.Moved()
+	r.named = map[string]*state{at: r.under}
 	return r
 }
 
@@ -91,11 +92,13 @@ func (r *Run) Do(steps []Step) {
 		case Move:
 			r.move(s.Pick)
 		case Undo:
-			r.undoOrRedo("undo", &r.undo, &r.redo, r.sub.Undo)
+			r.undoOrRedo("undo", r.sub.Undo)
 		case Redo:
-			r.undoOrRedo("redo", &r.redo, &r.undo, r.sub.Redo)
+			r.undoOrRedo("redo", r.sub.Redo)
 		case Reopen:
 			r.reopen()
+		case Collect:
+			r.collect(s.Pick)
 		default:
 			r.op(s.Op)
 		}

@@ -33,13 +33,24 @@ type History interface {
 	// left, if the subject can go there again by name; moved is false if it was
 	// there already, with no change.
 	Move(ref string) (left string, moved bool, err error)
-	// Undo takes back the newest move, Redo the newest undo.
-	Undo() error
-	Redo() error
+	// Undo goes back to a state that a move left, Redo to one that an undo left; in which
+	// order is the subject's business. They report whether there was one.
+	Undo() (bool, error)
+	Redo() (bool, error)
+	// Moved names the state that the last Seal, Move, Undo or Redo left, and the one that
+	// it led to (before the first: where it starts). States of one name are the same.
+	Moved() (left, to string)
 	// Reopen closes everything and opens it again.
 	Reopen() error
 	// At describes a checkpoint without moving there.
 	At(ref string) (*fstree.Tree, error)
+}
+
+// Collector is a subject that can be told to forget states, so that what only they need goes.
+type Collector interface {
+	// Collect forgets some of the states in refs; pick makes the choice. It returns
+	// which: they are gone, and neither Undo nor Redo led to them.
+	Collect(pick int, refs []string) (gone []string, err error)
 }
 
 // Step is an operation or, when Ctl is set, a move in history.
@@ -67,6 +78,8 @@ const (
 	Undo   Ctl = "undo"
 	Redo   Ctl = "redo"
 	Reopen Ctl = "reopen"
+	// Collect is for a Collector.
+	Collect Ctl = "collect"
 )
 
 // Plan says what Steps draws.
@@ -77,7 +90,7 @@ type Plan struct {
 }
 
 // controls makes the choice independent of map order.
-var controls = []Ctl{Seal, Move, Undo, Redo, Reopen}
+var controls = []Ctl{Seal, Move, Undo, Redo, Reopen, Collect}
 
 // Steps draws sequences.
 func Steps(p Plan) *rapid.Generator[[]Step] {

@@ -137,6 +137,9 @@ func (t *Tree) changes(layers []Layer, each func(kind byte)) (map[Ino]struct{}, 
 	inos, names := map[Ino]struct{}{}, map[NameKey]struct{}{}
 	var bad error
 	for _, l := range layers {
+		if t.layers[l].given == givenBare {
+			continue
+		}
 		err := t.db.Scan(kv.ChangePrefix(uint64(l)), nil, func(k, v []byte) bool {
 			_, isName, ino, name, ok := kv.ParseChange(k)
 			if !ok || len(v) != 1 {
@@ -179,6 +182,13 @@ func (b *Branch) Parent() Layer {
 	return b.t.layers[b.layer].parent
 }
 
+// Clean reports whether nothing at all was written into the open layer.
+func (b *Branch) Clean() bool {
+	b.t.mu.RLock()
+	defer b.t.mu.RUnlock()
+	return !b.dirty
+}
+
 // Changed counts the paths changed in the open layer.
 func (b *Branch) Changed() int64 {
 	b.t.mu.RLock()
@@ -193,13 +203,16 @@ func (v *View) Ancestor(l Layer) bool {
 	return v.anc.has(l)
 }
 
-// Line lists the sealed layers under the head, newest first, BaseLayer not included.
+// Line lists the sealed layers under the head that can be moved to, newest first,
+// BaseLayer not included.
 func (b *Branch) Line() []Layer {
 	b.t.mu.RLock()
 	defer b.t.mu.RUnlock()
 	var out []Layer
 	for l := b.t.layers[b.layer].parent; l != BaseLayer; l = b.t.layers[l].parent {
-		out = append(out, l)
+		if b.t.held(l) != nil {
+			out = append(out, l)
+		}
 	}
 	return out
 }

@@ -15,6 +15,7 @@ const (
 	nameVersion   = 1
 	extentVersion = 1
 	layerVersion  = 1
+	givenVersion  = 2 // of a layer record with givenUp: who does not know it would show the layer as if it were whole
 	headVersion   = 1
 )
 
@@ -249,11 +250,28 @@ type layerRec struct {
 	sealed  bool
 	changed int64
 	at      Time
+	given   givenUp
 }
+
+// givenUp says what a collection has made of a layer. Once it is given up, a layer
+// cannot be looked at nor moved to any more.
+type givenUp byte
+
+const (
+	givenNot  givenUp = iota // it can be looked at
+	givenNew                 // stays as a link in the line of others; what nobody sees of it is still to go
+	givenLink                // what nobody saw of it is gone
+	givenBare                // and nothing is left in its change index
+	givenAll                 // in nobody's line: all of it goes, and with the last of it this record
+)
 
 func (l layerRec) encode() []byte {
 	e := enc{}
-	e.byte(layerVersion)
+	if l.given == givenNot {
+		e.byte(layerVersion)
+	} else {
+		e.byte(givenVersion)
+	}
 	e.u(uint64(l.parent))
 	if l.sealed {
 		e.byte(1)
@@ -262,13 +280,26 @@ func (l layerRec) encode() []byte {
 	}
 	e.i(l.changed)
 	e.time(l.at)
+	if l.given != givenNot {
+		e.byte(byte(l.given))
+	}
 	return e.b
 }
 
 func decodeLayer(v []byte) (layerRec, error) {
 	d := dec{b: v}
-	d.version(layerVersion, "layer")
+	given := len(v) > 0 && v[0] == givenVersion
+	if given {
+		d.version(givenVersion, "layer")
+	} else {
+		d.version(layerVersion, "layer")
+	}
 	l := layerRec{parent: Layer(d.u()), sealed: d.byte() == 1, changed: d.i(), at: d.time()}
+	if given {
+		if l.given = givenUp(d.byte()); l.given == givenNot || l.given > givenAll {
+			d.fail()
+		}
+	}
 	return l, d.err
 }
 

@@ -41,6 +41,7 @@ func TestGoldenRecords(t *testing.T) {
 	fmt.Fprintf(&b, "white  %x\n", nameRec{}.encode())
 	fmt.Fprintf(&b, "extent %x\n", encodeExtents(1, sampleExtents()))
 	fmt.Fprintf(&b, "layer  %x\n", layerRec{parent: 4, sealed: true, changed: 12, at: Time{1, 2}}.encode())
+	fmt.Fprintf(&b, "given  %x\n", layerRec{parent: 4, sealed: true, changed: 12, at: Time{1, 2}, given: givenLink}.encode())
 	fmt.Fprintf(&b, "head   %x\n", headRec{layer: 5}.encode())
 	const file = "testdata/records.golden"
 	if *update {
@@ -66,6 +67,12 @@ func TestRecordsRoundTrip(t *testing.T) {
 	xs, err := decodeExtents(1, encodeExtents(1, sampleExtents()))
 	if err != nil || !reflect.DeepEqual(xs, sampleExtents()) {
 		t.Errorf("extents came back as %+v, %v", xs, err)
+	}
+	for given := givenNot; given <= givenAll; given++ {
+		l := layerRec{parent: 4, sealed: true, changed: 12, at: Time{1, 2}, given: given}
+		if out, err := decodeLayer(l.encode()); err != nil || out != l {
+			t.Errorf("layer %+v came back as %+v, %v", l, out, err)
+		}
 	}
 }
 

@@ -28,9 +28,13 @@ func (t *Tree) Diff(from, to Layer, fn func(Change) error) error {
 	}
 	defer b.Close()
 	a.keep, b.keep = true, true
-	d := &differ{t: t, from: a, to: b, byPath: map[string]*Change{}, removed: map[Ino][]gone{}}
+	d := &differ{t: t, from: a, to: b, byPath: map[string]*Change{}, left: map[string]bool{}, removed: map[Ino][]gone{}}
 	t.mu.Lock()
-	err = d.run(from, to)
+	if a.stale || b.stale { // given up since the views were opened
+		err = ErrNoLayer
+	} else {
+		err = d.run(from, to)
+	}
 	t.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("compare layers %d and %d: %w", from, to, err)
@@ -52,6 +56,7 @@ type differ struct {
 	t        *Tree
 	from, to *View
 	byPath   map[string]*Change
+	left     map[string]bool // paths from which something moved
 	removed  map[Ino][]gone
 }
 
@@ -155,6 +160,7 @@ func (d *differ) moved(p string, n *node) (bool, error) {
 	}
 	g := lost[len(lost)-1]
 	d.removed[n.ino] = lost[:len(lost)-1]
+	d.left[g.path] = true
 	same, content, err := d.same(g.n, n)
 	if err != nil {
 		return false, err
@@ -175,7 +181,8 @@ func (d *differ) gone(g gone, added map[string]*node) error {
 }
 
 // changed tells of a path that shows another inode than before. What is below a
-// directory that came or went in this way has no changed name of its own.
+// directory that came or went in this way need not have a changed name of its own. If it has
+// one and only moved, that was told before.
 func (d *differ) changed(p string, a, b *node) error {
 	x, err := d.from.attr(a)
 	if err != nil {
@@ -200,6 +207,9 @@ func (d *differ) changed(p string, a, b *node) error {
 		return err
 	}
 	for q, n := range before {
+		if d.left[q] && after[q] == nil || d.byPath[q] != nil {
+			continue
+		}
 		if after[q] == nil {
 			err = d.put(&Change{Status: Deleted, Path: q, NewSize: -1}, n, nil)
 		} else if after[q].ino != n.ino {
@@ -210,7 +220,7 @@ func (d *differ) changed(p string, a, b *node) error {
 		}
 	}
 	for q, n := range after {
-		if before[q] == nil {
+		if before[q] == nil && d.byPath[q] == nil {
 			if err := d.put(&Change{Status: Added, Path: q, OldSize: -1, Content: true}, nil, n); err != nil {
 				return err
 			}

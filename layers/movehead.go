@@ -22,7 +22,7 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	t := b.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if rec := t.layers[target]; target != BaseLayer && (rec == nil || !rec.sealed) {
+	if rec := t.held(target); target != BaseLayer && (rec == nil || !rec.sealed) {
 		return Moved{}, fmt.Errorf("move head to layer %d: %w", target, ErrNoLayer)
 	}
 	at := t.now()
@@ -142,6 +142,9 @@ func (mv *move) differing() (inos []change[Ino], names []change[NameKey], err er
 	layers := b.t.between(mv.m.From, mv.m.Target)
 	var bad error
 	for _, l := range layers {
+		if b.t.layers[l].given == givenBare {
+			continue
+		}
 		err := b.t.db.Scan(kv.ChangePrefix(uint64(l)), nil, func(k, v []byte) bool {
 			_, isName, ino, name, ok := kv.ParseChange(k)
 			if !ok || len(v) != 1 {

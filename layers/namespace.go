@@ -275,6 +275,10 @@ func (o *op) forgetRec(s *stagedRec) {
 			break
 		}
 	}
+	if s.rec.has(flagNames) && (s.n.rec == nil || s.n.rec.layer != o.b.layer) {
+		// Its r/ record of this layer must be found by the layer's change index.
+		o.batch.Put(kv.ChangeInode(uint64(o.b.layer), uint64(s.n.ino)), []byte{changeQuiet})
+	}
 	if s.n.rec != nil { // the version it had stays its version
 		s.rec.layer = s.n.rec.layer
 	}
@@ -313,18 +317,6 @@ func (t *Tree) reap(v *View, n *node) {
 	batch.UseReserve()
 	b.dropVersions(&batch, n.ino, rec)
 	batch.Delete(kv.Orphan(uint64(b.layer), uint64(n.ino)))
-	for _, p := range t.pend[n.ino] {
-		if p.layer != b.layer {
-			continue
-		}
-		for _, s := range p.segs {
-			for _, q := range s.seqs {
-				batch.Delete(kv.Pending(uint64(n.ino), uint64(p.layer), q))
-			}
-		}
-		t.dropPending(p)
-		break
-	}
 	if err := t.db.Apply(&batch); err != nil {
 		t.log.Warn("cannot remove the records of a deleted file; the next start will", "inode", n.ino, "error", err)
 	}
@@ -335,6 +327,14 @@ func (t *Tree) reap(v *View, n *node) {
 // the other records tell diff and rollback what the removed names led to.
 func (b *Branch) dropVersions(batch *kv.Batch, ino Ino, rec *inode) {
 	i, l := uint64(ino), uint64(b.layer)
+	if p := b.t.pendingOf(ino, b.layer, false); p != nil {
+		for _, s := range p.segs {
+			for _, q := range s.seqs {
+				batch.Delete(kv.Pending(i, l, q))
+			}
+		}
+		b.t.dropPending(p)
+	}
 	if rec == nil || rec.layer != b.layer {
 		return
 	}

@@ -56,6 +56,9 @@ func pendingValue(off int64, p []byte) []byte {
 	return v
 }
 
+// pendingData is the bytes in a w/ record.
+func pendingData(v []byte) []byte { return v[min(8, len(v)):] }
+
 // pendingOf returns what ino has pending in layer l, making it when make is set.
 func (t *Tree) pendingOf(ino Ino, l Layer, create bool) *pending {
 	list := t.pend[ino]
@@ -115,6 +118,9 @@ func (t *Tree) loadPending() error {
 			return false
 		}
 		t.pendSeq = max(t.pendSeq, seq)
+		if t.layers[Layer(l)] == nil {
+			return true // the layer is doomed, and this with it
+		}
 		t.appendPending(t.pendingOf(Ino(ino), Layer(l), true), seq, slices.Clone(v))
 		return true
 	})

@@ -45,8 +45,10 @@ type Tree struct {
 	// directory states, pending bytes. No hashing and no pack or content I/O
 	// happens with it held; stats of base objects do.
 	mu        sync.RWMutex
-	layers    map[Layer]*layerRec
+	layers    map[Layer]*layerRec // but for the doomed ones. A record in it is replaced, never changed
+	doomed    map[Layer]*layerRec // given up as a whole, and not all gone yet
 	nextLayer Layer
+	marked    uint64 // how often layers were given up
 
 	ancestries map[Layer]ancestry // some of them
 
@@ -68,6 +70,12 @@ type Tree struct {
 	reclaiming sync.Mutex
 	reclaims   atomic.Uint64 // how many were completed
 
+	// collecting holds the token of the one who removes what was given up. Taken
+	// with nothing else of the tree held.
+	collecting chan struct{}
+
+	written atomic.Int64 // bytes that programs wrote
+
 	cutWake chan struct{} // tells the cutter that there is much to do
 	stop    chan struct{}
 	stopped sync.WaitGroup
@@ -78,12 +86,14 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 	t := &Tree{
 		db: db, chunks: chunks, base: base, log: o.Logger, now: o.Now, drifted: o.Drifted,
 		layers:     map[Layer]*layerRec{},
+		doomed:     map[Layer]*layerRec{},
 		ancestries: map[Layer]ancestry{},
 		branches:   map[string]*Branch{},
 		views:      map[*View]struct{}{},
 		copied:     map[Ino]Layer{},
 		pend:       map[Ino][]*pending{},
 		loose:      looseWorth, // nobody knows what the last daemon left
+		collecting: make(chan struct{}, 1),
 		cutWake:    make(chan struct{}, 1),
 		stop:       make(chan struct{}),
 	}
@@ -106,6 +116,9 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 	}
 	t.stopped.Go(t.cutLoop)
 	t.stopped.Go(t.reclaimLoop)
+	if t.unfinished() {
+		t.stopped.Go(t.resumeCollect)
+	}
 	return t, nil
 }
 
@@ -169,7 +182,11 @@ func (t *Tree) loadLayers() error {
 			bad = errors.Join(fmt.Errorf("layer record %x: %w", k, ErrCorrupt), err)
 			return false
 		}
-		t.layers[Layer(l)] = &rec
+		if rec.given == givenAll {
+			t.doomed[Layer(l)] = &rec
+		} else {
+			t.layers[Layer(l)] = &rec
+		}
 		return true
 	})
 	if err = errors.Join(err, bad); err != nil {
@@ -226,12 +243,25 @@ func (t *Tree) Sync() error {
 	return nil
 }
 
-// Has reports whether the store holds layer l, in whatever line.
+// Has reports whether layer l can be looked at, in whatever line: the store holds
+// it, and it has not been given up.
 func (t *Tree) Has(l Layer) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return l == BaseLayer || t.layers[l] != nil
+	return l == BaseLayer || t.held(l) != nil
 }
+
+// held returns the record of a layer that has not been given up, nil for any other.
+// The caller holds t.mu.
+func (t *Tree) held(l Layer) *layerRec {
+	if rec := t.layers[l]; rec != nil && rec.given == givenNot {
+		return rec
+	}
+	return nil
+}
+
+// Written returns how many bytes programs wrote since Open.
+func (t *Tree) Written() int64 { return t.written.Load() }
 
 // Usage is what a tree holds in memory.
 type Usage struct {

@@ -25,6 +25,7 @@ type store struct {
 	host   *Base
 	tree   *Tree
 	b      *Branch
+	faults func(step string) error // see kv.Options.Fault
 }
 
 func newStore(t *testing.T, base string) *store {
@@ -44,7 +45,7 @@ func (s *store) open() {
 			s.t.Fatalf("%s: %v", what, err)
 		}
 	}
-	s.db, err = kv.Open(s.dir, kv.Options{})
+	s.db, err = kv.Open(s.dir, kv.Options{Fault: s.faults})
 	must("open kv")
 	s.chunks, err = cas.Open(s.dir, s.db, cas.Options{})
 	must("open cas")
@@ -154,11 +155,11 @@ func dump(t *testing.T, v *View) []string {
 	var out []string
 	var walk func(dir Ino, p string)
 	walk = func(dir Ino, p string) {
-		var names []Entry
-		if err := v.ReadDir(dir, 0, func(e Entry) bool { names = append(names, e); return true }); err != nil {
+		var entries []Entry
+		if err := v.ReadDir(dir, 0, func(e Entry) bool { entries = append(entries, e); return true }); err != nil {
 			t.Fatalf("list %q: %v", p, err)
 		}
-		for _, e := range names {
+		for _, e := range entries {
 			q := join(p, e.Name)
 			a, err := v.Lookup(dir, e.Name)
 			if err != nil {
@@ -174,13 +175,24 @@ func dump(t *testing.T, v *View) []string {
 				if err != nil {
 					t.Fatalf("read %q: %v", q, err)
 				}
-				line += fmt.Sprintf(" %q", c)
+				line = fileLine(q, a, c)
 			case unix.S_IFLNK:
 				target, err := v.Readlink(a.Ino)
 				if err != nil {
 					t.Fatalf("readlink %q: %v", q, err)
 				}
 				line += " -> " + target
+			}
+			names, err := v.Listxattr(a.Ino)
+			if err != nil {
+				t.Fatalf("list attributes of %q: %v", q, err)
+			}
+			for _, name := range names {
+				val, err := v.Getxattr(a.Ino, name)
+				if err != nil {
+					t.Fatalf("attribute %q of %q: %v", name, q, err)
+				}
+				line += fmt.Sprintf(" %s=%q", name, val)
 			}
 			out = append(out, line)
 			if a.IsDir() {

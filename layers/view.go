@@ -24,6 +24,7 @@ type View struct {
 	root   *node
 	links  map[Ino]map[NameKey]struct{} // names by which base files of several were found
 	keep   bool                         // nodes stay until Close: its user holds on to unreferenced ones
+	stale  bool                         // its layer was given up
 }
 
 func (t *Tree) newView(l Layer) *View {
@@ -34,12 +35,12 @@ func (t *Tree) newView(l Layer) *View {
 }
 
 // View opens the tree as of layer l, BaseLayer or any other. Of an open layer,
-// which still changes, it shows each object as it was when first looked at. Close
-// it when done.
+// which still changes, it shows each object as it was when first looked at. Once a
+// collection gives the layer up, all its methods answer ESTALE. Close it when done.
 func (t *Tree) View(l Layer) (*View, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if l != BaseLayer && t.layers[l] == nil {
+	if l != BaseLayer && t.held(l) == nil {
 		return nil, fmt.Errorf("layer %d: %w", l, ErrNoLayer)
 	}
 	v := t.newView(l)
@@ -105,7 +106,7 @@ func (t *Tree) anyOrigin(ino Ino) (*origin, error) {
 // get returns the node of an inode the caller refers to.
 func (v *View) get(ino Ino) (*node, error) {
 	n := v.nodes[ino]
-	if n == nil || n.gone {
+	if n == nil || n.gone || v.stale {
 		return nil, unix.ESTALE
 	}
 	return n, nil

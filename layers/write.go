@@ -85,6 +85,7 @@ func (b *Branch) write(ino Ino, p []byte, off int64, f WriteFlags, st *stored, s
 		b.t.loosen(chunkBytes(st.exts))
 		return 0, err
 	}
+	b.t.written.Add(int64(len(p)))
 	return len(p), b.filled(ino, small)
 }
 

@@ -59,11 +59,11 @@ func TestOperations(t *testing.T) {
 	runSteps(t, twin.Plan{Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 60}, 1, 300)
 }
 
-// TestCheckpointsAndRollbacks seals, moves the head back and forth and reopens
-// the store between operations.
+// TestCheckpointsAndRollbacks seals, moves the head back and forth, collects garbage and
+// reopens the store between operations.
 func TestCheckpointsAndRollbacks(t *testing.T) {
 	runSteps(t, twin.Plan{
 		Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 80,
-		Chance: map[twin.Ctl]int{twin.Seal: 40, twin.Move: 25, twin.Undo: 12, twin.Redo: 8, twin.Reopen: 4},
+		Chance: map[twin.Ctl]int{twin.Seal: 40, twin.Move: 25, twin.Undo: 12, twin.Redo: 8, twin.Reopen: 4, twin.Collect: 15},
 	}, 1, 1000)
 }

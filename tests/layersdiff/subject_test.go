@@ -19,8 +19,10 @@ type subject struct {
 	w     *world
 	name  string // of the branch
 	seals int
-	// The layers that undo and redo lead to, newest last, as package journal keeps them.
-	undo, redo, undone []layers.Layer
+	// The layers that undo and redo lead to, newest last. Package journal, which is
+	// tested on its own, keeps more of them.
+	undo, redo []layers.Layer
+	left, to   layers.Layer // of the last movement
 }
 
 // Tree implements twin.Subject.
@@ -41,6 +43,7 @@ func (s *subject) Seal() (string, error) {
 		}
 	}
 	l, err := s.b.Seal(nil)
+	s.left, s.to = l.Layer, l.Layer
 	return ref(l.Layer), err
 }
 
@@ -56,43 +59,40 @@ func layerOf(ref string) layers.Layer {
 
 func (s *subject) moveTo(l layers.Layer) (from layers.Layer, moved bool, err error) {
 	m, err := s.b.MoveHead(l, false, nil, nil)
+	s.left, s.to = m.From, l
 	if m.Noop {
-		return l, false, err
+		s.left = l
 	}
-	return m.From, true, err
+	return s.left, !m.Noop, err
 }
+
+// Moved implements twin.Subject.
+func (s *subject) Moved() (left, to string) { return ref(s.left), ref(s.to) }
 
 // Move implements twin.Subject.
 func (s *subject) Move(to string) (string, bool, error) {
 	from, moved, err := s.moveTo(layerOf(to))
 	if moved {
-		for i := len(s.undone) - 1; i >= 0; i-- {
-			s.undo = append(s.undo, s.undone[i])
-		}
-		s.undo = append(append(s.undo, s.redo...), from)
-		s.undone, s.redo = nil, nil
+		s.undo, s.redo = append(append(s.undo, s.redo...), from), nil
 	}
 	return ref(from), moved, err
 }
 
-func (s *subject) turn(from, to *[]layers.Layer) error {
+func (s *subject) turn(from, to *[]layers.Layer) (bool, error) {
 	n := len(*from) - 1
+	if n < 0 {
+		return false, nil
+	}
 	left, _, err := s.moveTo((*from)[n])
 	*from, *to = (*from)[:n], append(*to, left)
-	return err
+	return true, err
 }
 
 // Undo implements twin.Subject.
-func (s *subject) Undo() error {
-	s.undone = append(s.undone, s.undo[len(s.undo)-1])
-	return s.turn(&s.undo, &s.redo)
-}
+func (s *subject) Undo() (bool, error) { return s.turn(&s.undo, &s.redo) }
 
 // Redo implements twin.Subject.
-func (s *subject) Redo() error {
-	s.undone = s.undone[:len(s.undone)-1]
-	return s.turn(&s.redo, &s.undo)
-}
+func (s *subject) Redo() (bool, error) { return s.turn(&s.redo, &s.undo) }
 
 // Reopen implements twin.Subject.
 func (s *subject) Reopen() error {

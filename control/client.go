@@ -60,6 +60,16 @@ func (c *Client) client() *http.Client {
 // Close drops idle connections.
 func (c *Client) Close() { c.client().CloseIdleConnections() }
 
+// Ping returns nil when a daemon answers at all, be it only that it refuses to.
+func (c *Client) Ping(ctx context.Context) error {
+	_, err := call[Pong](ctx, c, http.MethodGet, PathPing, nil)
+	var e *Error
+	if errors.As(err, &e) {
+		return nil
+	}
+	return err
+}
+
 // Status asks for the state of the session.
 func (c *Client) Status(ctx context.Context) (*Status, error) {
 	return call[Status](ctx, c, http.MethodGet, PathStatus, nil)

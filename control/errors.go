@@ -26,9 +26,13 @@ const (
 	CodeNoSpace             Code = "no_space"
 	CodeDamaged             Code = "damaged"
 	CodeStopping            Code = "stopping"
+	CodeGone                Code = "gone" // whoever asked does not wait any more
 	CodeNewerStore          Code = "newer_store"
 	CodeStoreHeld           Code = "store_held"
 	CodeUnsupported         Code = "unsupported"
+	CodeNoConversation      Code = "no_conversation"
+	CodeUnrepairable        Code = "unrepairable"
+	CodeBudget              Code = "budget"
 	CodeNoSession           Code = "no_session" // made by clients: there is nobody to ask
 )
 
@@ -60,12 +64,14 @@ func (c Code) status() int {
 		return http.StatusBadRequest
 	case CodeForbidden:
 		return http.StatusForbidden
-	case CodeNoSuchCall, CodeUnknownCheckpoint, CodeBadPath:
+	case CodeNoSuchCall, CodeUnknownCheckpoint, CodeBadPath, CodeNoConversation:
 		return http.StatusNotFound
-	case CodeStaleGeneration, CodeAmbiguousCheckpoint, CodeDuplicateLabel, CodeBusy, CodeConflict, CodeNothing:
+	case CodeStaleGeneration, CodeAmbiguousCheckpoint, CodeDuplicateLabel, CodeBusy, CodeConflict, CodeNothing, CodeUnrepairable, CodeBudget:
 		return http.StatusConflict
 	case CodeStopping:
 		return http.StatusServiceUnavailable
+	case CodeGone:
+		return http.StatusRequestTimeout
 	case CodeNoSpace:
 		return http.StatusInsufficientStorage
 	}

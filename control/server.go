@@ -50,6 +50,9 @@ func NewServer(id Identity, logger *slog.Logger) *Server {
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, &Error{Code: CodeNoSuchCall, Message: fmt.Sprintf("no such call: %s %s", r.Method, r.URL.Path)})
 	})
+	Handle(s, "GET "+PathPing, func(context.Context, *None) (*Pong, error) {
+		return &Pong{Session: id.Session, Generation: id.Generation}, nil
+	})
 	s.mux.HandleFunc("GET "+PathPprof, pprof.Index)
 	s.mux.HandleFunc("GET "+PathPprof+"cmdline", pprof.Cmdline)
 	s.mux.HandleFunc("GET "+PathPprof+"profile", pprof.Profile)
@@ -121,12 +124,16 @@ func HandleStream[Req, Item, Res any](s *Server, pattern string, fn func(ctx con
 // before its first byte is answered as a failure, one after it cuts the connection.
 func HandleRaw(s *Server, pattern string, fn func(w http.ResponseWriter, r *http.Request) error) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		if err := s.checkGeneration(r, nil); err != nil {
+		err := StillWaits(r.Context())
+		if err == nil {
+			err = s.checkGeneration(r, nil)
+		}
+		if err != nil {
 			s.fail(w, r, err)
 			return
 		}
 		counted := &countingWriter{ResponseWriter: w}
-		err := fn(counted, r)
+		err = fn(counted, r)
 		switch {
 		case err != nil && counted.started:
 			s.logger.Warn("control call cut off", "call", r.URL.Path, "error", err)
@@ -167,12 +174,13 @@ type peerKey struct{}
 // peerInfo is what is known about the peer of a connection; err says why nothing is.
 type peerInfo struct {
 	Peer
-	err error
+	conn net.Conn
+	err  error
 }
 
 func asPeer(c net.Conn) peerInfo {
 	p, err := peerOf(c)
-	return peerInfo{p, err}
+	return peerInfo{p, c, err}
 }
 
 // PeerOf returns who sent the request that ctx belongs to.
@@ -260,7 +268,20 @@ func (s *Server) decode(w http.ResponseWriter, r *http.Request, req any) error {
 	if c, ok := req.(interface{ carried() *uint64 }); ok {
 		carried = c.carried()
 	}
+	if err := StillWaits(r.Context()); err != nil {
+		return err
+	}
 	return s.checkGeneration(r, carried)
+}
+
+// StillWaits returns an error when whoever sent the request that ctx belongs to has
+// closed the connection: a call that was given up must not be carried out later, when
+// a daemon that was stopped goes on, or a lock is free.
+func StillWaits(ctx context.Context) error {
+	if p, ok := ctx.Value(peerKey{}).(peerInfo); ok && hungUp(p.conn) {
+		return &Error{Code: CodeGone, Message: "given up by who asked, so it was not done"}
+	}
+	return nil
 }
 
 // checkGeneration compares the generation in the body or the query with ours.
@@ -283,7 +304,7 @@ func (s *Server) checkGeneration(r *http.Request, carried *uint64) error {
 }
 
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, status int, v any) {
-	b, err := json.Marshal(v)
+	b, err := EncodeRaw(v)
 	if err != nil {
 		s.logger.Error("encode an answer", "call", r.URL.Path, "error", err)
 		status, b = http.StatusInternalServerError, []byte(`{"error":{"code":"internal","message":"the answer cannot be encoded"}}`)

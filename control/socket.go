@@ -120,3 +120,21 @@ func peerOf(c net.Conn) (Peer, error) {
 	}
 	return Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}, nil
 }
+
+// hungUp reports whether the other end of a unix connection is closed: then nothing,
+// not even no bytes, can be sent there. Whoever only has no more to say still listens.
+func hungUp(c net.Conn) bool {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var sendErr error
+	err = raw.Control(func(fd uintptr) {
+		_, sendErr = syscall.SendmsgN(int(fd), nil, nil, nil, syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT)
+	})
+	return err != nil || errors.Is(sendErr, syscall.EPIPE) || errors.Is(sendErr, syscall.ECONNRESET)
+}

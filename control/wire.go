@@ -2,12 +2,14 @@ package control
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"time"
 	"unicode/utf8"
 )
 
 // The calls.
 const (
+	PathPing       = "/v1/ping"       // GET → Pong, whatever else the daemon does
 	PathStatus     = "/v1/status"     // GET → Status
 	PathLog        = "/v1/log"        // POST LogRequest → Log
 	PathCheckpoint = "/v1/checkpoint" // POST CheckpointRequest → Checkpoint
@@ -36,6 +38,12 @@ func (c Carried) carried() *uint64 { return c.Generation }
 type Identity struct {
 	Session    string
 	Generation uint64
+}
+
+// Pong is the answer to a ping.
+type Pong struct {
+	Session    string `json:"session"`
+	Generation uint64 `json:"generation"`
 }
 
 // None is the request of a call that takes nothing.
@@ -71,9 +79,14 @@ type Status struct {
 	StartedAt        time.Time         `json:"started_at"`
 	Version          string            `json:"version"`
 	MemoryBytes      uint64            `json:"memory_bytes"`
-	Undo             int               `json:"undo"` // head movements that undo can take back
+	Undo             int               `json:"undo"` // steps that undo can go
 	Redo             int               `json:"redo"`
-	BaseB64          string            `json:"base_b64,omitempty"` // as path_b64, likewise below
+	Lifecycle        string            `json:"lifecycle"` // PENDING, CREATED, ACTIVE, COMMITTED, ROLLED_BACK, ERRORED
+	Inflight         []string          `json:"inflight"`  // tool calls under way
+	Conversation     Conversation      `json:"conversation"`
+	LastAutoRollback *AutoRolledBack   `json:"last_auto_rollback"`
+	Unaudited        int64             `json:"unaudited,omitempty"` // events that could not be recorded in the ledger
+	BaseB64          string            `json:"base_b64,omitempty"`  // as path_b64, likewise below
 	MountpointB64    string            `json:"mountpoint_b64,omitempty"`
 	StoreB64         string            `json:"store_b64,omitempty"`
 }
@@ -126,13 +139,23 @@ type CheckpointRequest struct {
 	Turn     string            `json:"turn,omitempty"`
 	ToolCall string            `json:"tool_call,omitempty"`
 	Durable  bool              `json:"durable,omitempty"`
+	// Pending only records the checkpoint: it counts once it is attached.
+	Pending bool `json:"pending,omitempty"`
+	// Threads are conversations that were staged with PUT PathMemory and are live from this
+	// checkpoint on; the others are snapshotted as they are. Missing names those that the
+	// client could not read: so says then the checkpoint.
+	Threads map[string]Thread `json:"threads,omitempty"`
+	Missing []string          `json:"missing,omitempty"`
 }
 
-// Conversation is the place of a checkpoint's messages; State "none" when there are none.
+// Conversation is what a checkpoint knows of the messages. State is "present", "none" when there
+// were none, "missing" when they could not be read. Threads are those with a name.
 type Conversation struct {
-	Messages int    `json:"messages"`
-	Digest   string `json:"digest"`
-	State    string `json:"state"`
+	Messages int                     `json:"messages"`
+	Digest   string                  `json:"digest"`
+	State    string                  `json:"state"`
+	Format   string                  `json:"format,omitempty"`
+	Threads  map[string]Conversation `json:"threads,omitempty"`
 }
 
 // Checkpoint describes one checkpoint. EngineUS is what making it took inside
@@ -152,7 +175,11 @@ type Checkpoint struct {
 	Turn         string            `json:"turn,omitempty"`
 	ToolCall     string            `json:"tool_call,omitempty"`
 	Auto         bool              `json:"auto,omitempty"`
-	Dropped      bool              `json:"dropped,omitempty"` // not in the line of the head
+	Seq          uint64            `json:"seq,omitempty"` // counts the checkpoints that share a layer
+	Tool         *Tool             `json:"tool,omitempty"`
+	State        string            `json:"state,omitempty"`    // recorded, attached or rejected
+	Existing     bool              `json:"existing,omitempty"` // this revision had been recorded before
+	Dropped      bool              `json:"dropped,omitempty"`  // not in the line of the head
 }
 
 // RollbackRequest asks for the state of checkpoint Ref. DryRun only tells what
@@ -163,12 +190,18 @@ type RollbackRequest struct {
 	Ref    string `json:"ref"`
 	DryRun bool   `json:"dry_run,omitempty"`
 	Touch  bool   `json:"touch,omitempty"`
+	// Notes is told to the model, as data. NoNotice tells it nothing.
+	Notes        string `json:"notes,omitempty"`
+	NoNotice     bool   `json:"no_notice,omitempty"`
+	FilesOnly    bool   `json:"files_only,omitempty"`
+	MessagesOnly bool   `json:"messages_only,omitempty"`
 }
 
-// UndoRequest asks to take back the last N head movements; 0 means 1.
+// UndoRequest asks to go N steps back to states that head movements left; 0 means 1.
 type UndoRequest struct {
 	Carried
-	N int `json:"n,omitempty"`
+	N         int  `json:"n,omitempty"`
+	FilesOnly bool `json:"files_only,omitempty"`
 }
 
 // Rollback is the answer to rollback, undo and redo. Checkpoint is the label, else the
@@ -176,20 +209,33 @@ type UndoRequest struct {
 // redo came back to a state between checkpoints. Changes lists the paths of a dry
 // run. Messages and Notice are the conversation's, null and empty without one.
 type Rollback struct {
-	Checkpoint   string       `json:"checkpoint"`
-	CheckpointID string       `json:"checkpoint_id"`
-	Layer        uint64       `json:"layer"` // the layer gone back to
-	ChangedPaths int64        `json:"changed_paths"`
-	EngineUS     int64        `json:"engine_us"`
-	Busy         []Process    `json:"busy"`
-	Messages     []any        `json:"messages"`
-	Changes      []Change     `json:"changes"`
-	Notice       string       `json:"notice"`
-	Dropped      []Checkpoint `json:"dropped"` // checkpoints that left the line
-	Noop         bool         `json:"noop"`    // the head was there already, with nothing changed
-	DryRun       bool         `json:"dry_run"`
-	Steps        int          `json:"steps,omitempty"` // undo, redo: head movements gone over
-	Truncated    bool         `json:"truncated,omitempty"`
+	Checkpoint   string            `json:"checkpoint"`
+	CheckpointID string            `json:"checkpoint_id"`
+	Layer        uint64            `json:"layer"` // the layer gone back to
+	ChangedPaths int64             `json:"changed_paths"`
+	EngineUS     int64             `json:"engine_us"`
+	Busy         []Process         `json:"busy"`
+	Messages     []json.RawMessage `json:"messages"` // repaired; null when there is no conversation
+	Format       string            `json:"format,omitempty"`
+	Lines        bool              `json:"lines,omitempty"`   // the messages came as JSONL
+	Repairs      []Repair          `json:"repairs"`           // what was done to Messages
+	Threads      map[string]Thread `json:"threads,omitempty"` // the other conversations, by name
+	Conversation Conversation      `json:"conversation"`
+	Changes      []Change          `json:"changes"`
+	Notice       string            `json:"notice"`
+	Dropped      []Checkpoint      `json:"dropped"` // checkpoints that left the line
+	Noop         bool              `json:"noop"`    // the head was there already, with nothing changed
+	DryRun       bool              `json:"dry_run"`
+	Steps        int               `json:"steps,omitempty"`  // undo, redo: states gone over
+	Before       *Movement         `json:"before,omitempty"` // undo, redo: what had left the state gone back to
+	Truncated    bool              `json:"truncated,omitempty"`
+}
+
+// Movement is a movement of the head: a rollback, undo or redo, and the checkpoint
+// that it was about.
+type Movement struct {
+	Kind  string `json:"kind"`
+	Label string `json:"label"`
 }
 
 // Process is a program that uses the mount. Uses says how, such as "cwd" or
@@ -216,13 +262,15 @@ type Log struct {
 	Head        Head         `json:"head"`
 }
 
-// Op is one record of the operation log.
+// Op is one record of the operation log. A movement that left a state in which nothing
+// had been changed says which layer that equals.
 type Op struct {
 	N     uint64    `json:"op"`
 	Kind  string    `json:"kind"`
 	From  uint64    `json:"from"`
 	To    uint64    `json:"to"`
 	Open  uint64    `json:"open"`
+	Same  *uint64   `json:"same,omitempty"`
 	Label string    `json:"label,omitempty"`
 	At    time.Time `json:"at"`
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/rewindfs/rewindfs/journal"
 	"github.com/rewindfs/rewindfs/kv"
 	"github.com/rewindfs/rewindfs/layers"
+	"github.com/rewindfs/rewindfs/ledger"
+	"github.com/rewindfs/rewindfs/memory"
 )
 
 // barrierTime bounds how long the kernel may take to hand over dirty pages.
@@ -41,7 +43,7 @@ func (s *Session) alive() error {
 func (s *Session) Checkpoint(ctx context.Context, r *control.CheckpointRequest) (*control.Checkpoint, error) {
 	e := journal.Entry{
 		Branch: s.o.Branch, Message: r.Message, Metadata: r.Metadata,
-		Phase: r.Phase, Turn: r.Turn, ToolCall: r.ToolCall,
+		Phase: r.Phase, Turn: r.Turn, ToolCall: r.ToolCall, Pending: r.Pending,
 	}
 	if r.Label != nil {
 		if err := journal.CheckLabel(*r.Label); err != nil {
@@ -52,67 +54,142 @@ func (s *Session) Checkpoint(ctx context.Context, r *control.CheckpointRequest) 
 	if err := e.Validate(); err != nil {
 		return nil, apiError(err)
 	}
-	made, took, err := s.seal(ctx, e)
+	s.heads.Lock()
+	made, err := s.checkpoint(ctx, r, e)
+	s.heads.Unlock()
 	if err != nil {
 		return nil, apiError(err)
 	}
 	if r.Durable {
 		// Outside of heads: others need not wait for the disk.
 		if err := s.tree.Sync(); err != nil {
-			return nil, apiError(fmt.Errorf("checkpoint %s is made, but may not survive a power cut: %w", made.ID, err))
+			return nil, apiError(fmt.Errorf("checkpoint %s is made, but may not survive a power cut: %w", made.entry.ID, err))
 		}
 	}
-	out := wireCheckpoint(&made)
-	out.EngineUS = took.Microseconds()
+	out := s.describeCheckpoint(&made.entry)
+	out.EngineUS, out.Existing = made.took.Microseconds(), made.existing
 	return &out, nil
 }
 
-func (s *Session) seal(ctx context.Context, e journal.Entry) (journal.Entry, time.Duration, error) {
-	s.heads.Lock()
-	defer s.heads.Unlock()
+// checkpoint makes the checkpoint that r asks for. Preconditions: s.heads is held.
+func (s *Session) checkpoint(ctx context.Context, r *control.CheckpointRequest, e journal.Entry) (sealed, error) {
 	if err := s.alive(); err != nil {
-		return e, 0, err
+		return sealed{}, err
 	}
-	start := time.Now()
-	if e.Label != "" {
-		if err := s.journal.LabelFree(e.Label, s.line); err != nil {
-			return e, 0, err
+	now, err := s.merged(r.Threads, r.Missing)
+	if err != nil {
+		return sealed{}, err
+	}
+	if e.Pending {
+		if first, ok := s.sameRevision(ctx, &e, now); ok {
+			return sealed{entry: first, existing: true}, nil
 		}
 	}
+	made, err := s.sealLocked(ctx, sealing{entry: e, live: now})
+	if err != nil {
+		return sealed{}, err
+	}
+	s.lifecycle(lifeActive)
+	return made, nil
+}
+
+// sealing is a checkpoint to be made, with the conversations that are live from then on.
+type sealing struct {
+	entry      journal.Entry
+	live       memory.Threads
+	shareLayer bool // where nothing was changed, the newest sealed layer will do
+}
+
+// sealed is a checkpoint that was made, or was there already.
+type sealed struct {
+	entry    journal.Entry
+	took     time.Duration
+	existing bool
+}
+
+// sealLocked makes a checkpoint: the layer, the journal's entry with the conversations, and
+// those as the live ones, in one batch. Preconditions: s.heads is held.
+func (s *Session) sealLocked(ctx context.Context, p sealing) (sealed, error) {
+	start := time.Now()
+	e := p.entry
+	if e.Label != "" {
+		if err := s.journal.LabelFree(e.Label, s.line); err != nil {
+			return sealed{}, err
+		}
+	}
+	e.Conversation = snapshotOf(p.live)
 	if err := s.barrier(ctx); err != nil {
-		return e, 0, err
+		return sealed{}, err
 	}
 	flushed := time.Since(start)
 	var op journal.Op
-	_, err := s.branch.Seal(func(b *kv.Batch, sealed layers.Sealed) (err error) {
-		e.Layer, e.Parent = uint64(sealed.Layer), uint64(sealed.Parent)
-		e.ChangedPaths, e.CreatedAt = sealed.Changed, sealed.At
+	var live func()
+	stage := func(b *kv.Batch) (err error) {
 		if e, err = s.journal.StageEntry(b, e); err != nil {
 			return err
 		}
-		op, err = s.journal.StageOp(b, journal.Op{
-			Kind: journal.OpCheckpoint, Branch: s.o.Branch, From: uint64(sealed.Layer),
-			To: uint64(sealed.Layer), Open: uint64(sealed.Open), Label: e.Label, At: sealed.At,
-		})
+		live, err = s.memory.StageLive(b, s.o.Branch, p.live)
 		return err
-	})
-	if err != nil {
-		return e, 0, fmt.Errorf("make the checkpoint: %w", err)
 	}
-	s.journal.Commit(&e, &op)
+	var err error
+	if p.shareLayer && s.branch.Clean() && s.branch.Parent() != layers.BaseLayer {
+		e.Layer = uint64(s.branch.Parent())
+		e.Seq, e.CreatedAt = s.journal.NextSeq(e.Layer), s.o.Now()
+		if at, ok := s.journal.At(e.Layer); ok {
+			e.Parent = at.Parent
+		}
+		var b kv.Batch
+		if err = stage(&b); err == nil {
+			err = s.db.Apply(&b)
+		}
+	} else {
+		_, err = s.branch.Seal(func(b *kv.Batch, sealed layers.Sealed) (err error) {
+			e.Layer, e.Parent = uint64(sealed.Layer), uint64(sealed.Parent)
+			e.ChangedPaths, e.CreatedAt = sealed.Changed, sealed.At
+			if err := stage(b); err != nil {
+				return err
+			}
+			op, err = s.journal.StageOp(b, journal.Op{
+				Kind: journal.OpCheckpoint, Branch: s.o.Branch, From: uint64(sealed.Layer),
+				To: uint64(sealed.Layer), Open: uint64(sealed.Open), Label: e.Label, At: sealed.At,
+			})
+			return err
+		})
+	}
+	if err != nil {
+		return sealed{}, fmt.Errorf("make the checkpoint: %w", err)
+	}
+	if op.N != 0 {
+		s.journal.Commit(&e, &op)
+	} else {
+		s.journal.Commit(&e, nil)
+	}
+	live()
+	s.arrived = p.live
 	took := time.Since(start)
 	s.stats.checkpoints.Add(1)
 	s.stats.checkpointNS.Add(int64(took))
+	s.auditCheckpoint(&e, op.N)
 	s.log.Info("checkpoint", "label", e.Label, "id", e.ID, "layer", e.Layer, "changed_paths", e.ChangedPaths, "took", took, "barrier", flushed)
-	return e, took, nil
+	return sealed{entry: e, took: took}, nil
+}
+
+func (s *Session) auditCheckpoint(e *journal.Entry, op uint64) {
+	event := s.event(ledger.KindCheckpoint)
+	event.Checkpoint, event.Label, event.Layer, event.Op = e.ID, e.Label, e.Layer, op
+	event.Details = map[string]any{
+		"changed_paths": e.ChangedPaths, "conversation": e.Conversation.State, "messages": e.Conversation.Messages,
+		"auto": e.Auto, "pending": e.Pending, "tool_call": e.ToolCall, "phase": e.Phase,
+	}
+	s.audit(event)
 }
 
 func wireCheckpoint(e *journal.Entry) control.Checkpoint {
 	return control.Checkpoint{
 		ID: e.ID, Label: e.Label, Layer: e.Layer, Parent: e.Parent,
 		CreatedAt: e.CreatedAt.UTC(), ChangedPaths: e.ChangedPaths,
-		Conversation: control.Conversation(e.Conversation),
-		Message:      e.Message, Metadata: e.Metadata, Phase: e.Phase,
+		Conversation: wireConversation(e.Conversation), Seq: e.Seq, Tool: (*control.Tool)(e.Tool),
+		Message: e.Message, Metadata: e.Metadata, Phase: e.Phase,
 		Turn: e.Turn, ToolCall: e.ToolCall, Auto: e.Auto,
 	}
 }
@@ -141,6 +218,8 @@ func apiError(err error) error {
 		code = control.CodeNoSpace
 	case errors.Is(err, layers.ErrCorrupt), errors.Is(err, kv.ErrCorrupt):
 		code = control.CodeDamaged
+	case errors.Is(err, memory.ErrUnrepairable):
+		code = control.CodeUnrepairable
 	}
 	return &control.Error{Code: code, Message: err.Error()}
 }

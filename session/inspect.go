@@ -30,6 +30,7 @@ func (s *Session) Status(context.Context, *control.None) (*control.Status, error
 		st.State = StateStopping
 	}
 	st.Undo, st.Redo = s.journal.Steps(s.o.Branch)
+	s.describeAgentSide(st)
 	var err error
 	if st.StoreBytes, err = s.storeBytes(); err != nil {
 		return nil, err
@@ -85,16 +86,24 @@ func (s *Session) Log(_ context.Context, r *control.LogRequest) (*control.Log, e
 		if r.Limit > 0 && len(out.Checkpoints) == r.Limit {
 			break
 		}
-		c := wireCheckpoint(&e)
+		c := s.describeCheckpoint(&e)
 		c.Dropped = r.All && !s.line(e.Layer)
 		out.Checkpoints = append(out.Checkpoints, c)
 	}
 	if r.Ops {
 		for _, op := range s.journal.Ops(r.Limit) {
-			out.Ops = append(out.Ops, control.Op{N: op.N, Kind: string(op.Kind), From: op.From, To: op.To, Open: op.Open, Label: op.Label, At: op.At.UTC()})
+			out.Ops = append(out.Ops, wireOp(&op))
 		}
 	}
 	return out, nil
+}
+
+func wireOp(op *journal.Op) control.Op {
+	out := control.Op{N: op.N, Kind: string(op.Kind), From: op.From, To: op.To, Open: op.Open, Label: op.Label, At: op.At.UTC()}
+	if op.Untouched {
+		out.Same = &op.Same
+	}
+	return out
 }
 
 // Diff sends what differs between two states.

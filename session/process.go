@@ -47,11 +47,11 @@ func waitExit(fd, pid int, limit time.Duration) error {
 	}
 }
 
-// grace is how long a daemon that was cut off may take to end by itself; dying is
+// grace is how long a daemon that was cut off may take to end by itself; deathTime is
 // how long the kernel may take to end one that was killed.
 const (
-	grace = 3 * time.Second
-	dying = 30 * time.Second
+	grace     = 3 * time.Second
+	deathTime = 30 * time.Second
 )
 
 // EndHolder ends the daemon with process id pid that holds store, by SIGKILL if it
@@ -77,6 +77,8 @@ func EndHolder(store string, pid int) (killed bool, err error) {
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("find out whether process %d serves the store %s: %w", pid, store, err)
+	case !holds && dying(pid): // nothing can be seen of its descriptors any more
+		return false, waitExit(fd, pid, deathTime)
 	case !holds:
 		return false, fmt.Errorf("process %d does not serve the store %s, so it is left alone", pid, store)
 	}
@@ -86,7 +88,7 @@ func EndHolder(store string, pid int) (killed bool, err error) {
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return false, fmt.Errorf("end the daemon (pid %d): %w", pid, err)
 	}
-	return true, waitExit(fd, pid, dying)
+	return true, waitExit(fd, pid, deathTime)
 }
 
 // holdsStore reports whether process pid has the lock of store.
@@ -121,4 +123,38 @@ func holdsStore(pid int, store string) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// maxAncestors ends the search on a machine where processes change too fast.
+const maxAncestors = 100
+
+// ancestors returns the processes that process pid descends from, as far as they
+// can be seen.
+func ancestors(pid int) map[int]bool {
+	out := map[int]bool{}
+	for len(out) < maxAncestors {
+		var err error
+		if pid, err = strconv.Atoi(statusOf(pid, "PPid")); err != nil || pid <= 0 {
+			break
+		}
+		out[pid] = true
+	}
+	return out
+}
+
+// dying reports whether process pid has ended but for threads that are still on their way out.
+func dying(pid int) bool { return strings.HasPrefix(statusOf(pid, "State"), "Z") }
+
+// Stopped reports whether process pid is kept from running by SIGSTOP, Ctrl-Z or the like.
+func Stopped(pid int) bool { return strings.HasPrefix(statusOf(pid, "State"), "T") }
+
+// statusOf is what /proc says about a process, "" when there is none.
+func statusOf(pid int, field string) string {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		return ""
+	}
+	_, rest, _ := strings.Cut(string(b), "\n"+field+":\t")
+	value, _, _ := strings.Cut(rest, "\n")
+	return value
 }

@@ -115,6 +115,18 @@ func TestSessionHoldsItsStore(t *testing.T) {
 	}
 }
 
+func TestAncestors(t *testing.T) {
+	if got := ancestors(os.Getpid()); !got[os.Getppid()] || got[os.Getpid()] {
+		t.Errorf("of this process: %v", got)
+	}
+	if got := ancestors(1 << 30); len(got) != 0 {
+		t.Errorf("of nobody: %v", got)
+	}
+	if Stopped(os.Getpid()) || Stopped(1<<30) {
+		t.Error("neither this process nor one that is not there is stopped")
+	}
+}
+
 func TestWhatDeadMountsAnswer(t *testing.T) {
 	for err, want := range map[error]bool{
 		syscall.ENOTCONN: true, syscall.ECONNABORTED: true,

@@ -20,6 +20,7 @@ const (
 	kvName     = "kv"
 	kvLock     = "kv/lock" // what package kv locks as long as a store is open
 	packsName  = "packs"
+	ledgerName = "ledger"
 	logName    = "daemon.log"
 )
 
@@ -134,12 +135,16 @@ func overwrite(path string, data []byte) error {
 // makeStore makes the store directory, for its owner only, or checks that
 // what is there is a store or empty.
 func makeStore(store string) error {
-	if err := os.MkdirAll(filepath.Dir(store), 0o700); err != nil {
-		return fmt.Errorf("make the place of the store: %w", err)
+	err := os.MkdirAll(filepath.Dir(store), 0o700)
+	if err == nil {
+		err = os.Mkdir(store, 0o700)
 	}
-	if err := os.Mkdir(store, 0o700); err == nil {
+	switch {
+	case err == nil:
 		return nil
-	} else if !errors.Is(err, fs.ErrExist) {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("no permission to make the store %s: give --store DIR, or set XDG_STATE_HOME to a directory of your own", store)
+	case !errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("make the store: %w", err)
 	}
 	entries, err := os.ReadDir(store)
@@ -173,7 +178,7 @@ func RemoveStore(store string) error {
 		return fmt.Errorf("%s is not a rewindfs store", store)
 	}
 	// The record goes last: until then the store can be named and destroyed again.
-	for _, name := range []string{packsName, kvName, logName, logName + oldLogSuffix, control.SocketName, recordName + ".tmp", recordName} {
+	for _, name := range []string{packsName, ledgerName, kvName, logName, logName + oldLogSuffix, control.SocketName, recordName + ".tmp", recordName} {
 		if err := os.RemoveAll(filepath.Join(store, name)); err != nil {
 			return fmt.Errorf("delete the store: %w", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rewindfs/rewindfs/control"
@@ -78,18 +79,18 @@ func (r *Registry) Sessions() ([]Listed, error) {
 			out = append(out, Listed{Record: *rec, Store: store})
 		}
 	}
-	entries, err := os.ReadDir(r.root)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("look for sessions: %w", err)
+	entries, err := readDir(r.root)
+	if err != nil {
+		return nil, err
 	}
 	for _, e := range entries {
 		if e.IsDir() && e.Name() != pointerDir {
 			add(filepath.Join(r.root, e.Name()))
 		}
 	}
-	pointers, err := os.ReadDir(filepath.Join(r.root, pointerDir))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("look for sessions: %w", err)
+	pointers, err := readDir(filepath.Join(r.root, pointerDir))
+	if err != nil {
+		return nil, err
 	}
 	for _, e := range pointers {
 		b, err := os.ReadFile(filepath.Join(r.root, pointerDir, e.Name()))
@@ -105,21 +106,46 @@ func (r *Registry) Sessions() ([]Listed, error) {
 	return out, nil
 }
 
-// probeTime is how long a daemon has to accept a connection. The kernel accepts
-// for it as long as its queue has room, so this is short on purpose.
-const probeTime = time.Second
+// readDir lists a directory of the registry, which need not be there.
+func readDir(dir string) ([]fs.DirEntry, error) {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist):
+		return entries, nil
+	case errors.Is(err, fs.ErrPermission):
+		return nil, &control.Error{Code: control.CodeNoSession, Message: fmt.Sprintf(
+			"no permission to look for sessions in %s (another user's?): set XDG_STATE_HOME, or HOME, to a directory of your own, or call rewindfs as that user", dir)}
+	}
+	return nil, fmt.Errorf("look for sessions: %w", err)
+}
 
-// State finds out whether l has a daemon.
-func (l *Listed) State(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
+// answerTime is how long a daemon has to answer at all. It needs milliseconds.
+const answerTime = 2 * time.Second
+
+// Served reports whether a process has the control socket of l open, which may be one
+// that does not run at the moment: the kernel accepts connections for it.
+func (l *Listed) Served(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	c, err := control.Dial(ctx, l.Socket())
-	switch {
-	case err == nil:
-		c.Close()
-		return StateLive
-	case !errors.Is(err, control.ErrNoDaemon):
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
+// State finds out whether l has a daemon, and whether that answers.
+func (l *Listed) State(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	c := &control.Client{Socket: l.Socket()}
+	defer c.Close()
+	switch err := c.Ping(ctx); {
+	case errors.Is(err, context.DeadlineExceeded):
 		return StateHanging
+	case !errors.Is(err, control.ErrNoDaemon):
+		return StateLive // also one that ends just now
 	case l.Record.State != StateUnmounted:
 		return StateDead
 	}
@@ -132,9 +158,13 @@ func (r *Registry) List(ctx context.Context) ([]Listed, error) {
 	if err != nil {
 		return nil, err
 	}
+	var wg sync.WaitGroup // all at once: one that hangs takes its time
+	for i := range all {
+		wg.Go(func() { all[i].Record.State = all[i].State(ctx) })
+	}
+	wg.Wait()
 	known := map[string]bool{}
 	for i := range all {
-		all[i].Record.State = all[i].State(ctx)
 		if all[i].Record.State != StateUnmounted {
 			known[all[i].Mountpoint] = true
 		}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rewindfs/rewindfs/control"
 )
 
 func TestRegistryFindsStoresEverywhere(t *testing.T) {
@@ -67,6 +69,46 @@ func TestRegistryFindsStoresEverywhere(t *testing.T) {
 	if _, err := here.Status(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Whoever listens and does not answer hangs; the kernel accepts for it.
+func TestHangingIsNotLive(t *testing.T) {
+	o := options(t)
+	r := start(t, o)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	rec := r.s.Record()
+	rec.State, rec.PID = StateMounted, os.Getpid()
+	if err := rec.write(r.o.Store); err != nil {
+		t.Fatal(err)
+	}
+	l, err := control.Listen(filepath.Join(r.o.Store, control.SocketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := NewRegistry(o.StateRoot).List(t.Context())
+	if err != nil || all[0].Record.State != StateHanging || !all[0].Served(t.Context()) {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if state := all[0].State(t.Context()); state != StateDead || all[0].Served(t.Context()) {
+		t.Errorf("afterwards it is %s", state)
+	}
+}
+
+func TestNoPermissionIsNoSession(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "state")
+	if err := os.Mkdir(root, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.ReadDir(root); err == nil {
+		t.Skip("root may look everywhere; TestEndToEndUnprivileged looks as somebody else")
+	}
+	_, err := NewRegistry(root).Sessions()
+	wantCode(t, err, control.CodeNoSession)
 }
 
 func TestParseMounts(t *testing.T) {

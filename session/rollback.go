@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/rewindfs/rewindfs/journal"
 	"github.com/rewindfs/rewindfs/kv"
 	"github.com/rewindfs/rewindfs/layers"
+	"github.com/rewindfs/rewindfs/ledger"
 )
 
 // maxListed bounds the paths that one answer lists.
@@ -31,9 +34,83 @@ func (s *Session) Rollback(ctx context.Context, r *control.RollbackRequest) (*co
 	if r.DryRun {
 		return s.foresee(ctx, to)
 	}
-	return s.moveHead(ctx, move{
-		target: layers.Layer(to.Layer), touch: r.Touch, kind: journal.OpRollback, label: to.Name(),
+	if r.FilesOnly && r.MessagesOnly {
+		return nil, badRequest("either the files alone or the messages alone")
+	}
+	return s.rollbackTo(ctx, to, going{
+		touch: r.Touch, reason: r.Notes, noNotice: r.NoNotice, filesOnly: r.FilesOnly, messagesOnly: r.MessagesOnly,
 	})
+}
+
+// going says how to go back to a checkpoint.
+type going struct {
+	touch                   bool
+	reason                  string // why, for the model and the ledger
+	noNotice                bool
+	filesOnly, messagesOnly bool
+	trigger                 string // what asked for it, "" for a person or a program
+}
+
+// rollbackTo brings back the files and the conversations of a checkpoint, in one batch.
+// Preconditions: s.heads is held.
+func (s *Session) rollbackTo(ctx context.Context, to journal.Target, g going) (*control.Rollback, error) {
+	m := move{
+		target: layers.Layer(to.Layer), touch: g.touch, kind: journal.OpRollback, label: to.Name(),
+		reason: g.reason, trigger: g.trigger,
+	}
+	if !g.filesOnly {
+		snap := journal.NoConversation()
+		if to.Entry != nil {
+			snap = to.Entry.Conversation
+		}
+		var err error
+		if m.conv, err = s.restoreConversations(to.Entry, snap, wanted{as: spoken(to), reason: g.reason, noNotice: g.noNotice}); err != nil {
+			return nil, err
+		}
+	}
+	if g.messagesOnly {
+		return s.restoreMessages(to, m)
+	}
+	res, err := s.moveHead(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	if e := to.Entry; e != nil { // several checkpoints may share the layer
+		res.Checkpoint, res.CheckpointID = to.Name(), e.ID
+	}
+	return res, nil
+}
+
+// spoken is how to speak of a checkpoint to the model: an id says nothing to it.
+func spoken(to journal.Target) string {
+	if e := to.Entry; e != nil && e.Label == "" && e.ToolCall != "" {
+		return "before the tool call " + e.ToolCall
+	}
+	return to.Name()
+}
+
+// standsAt reports whether the head is at a layer already, with nothing changed. Preconditions: s.heads is held.
+func (s *Session) standsAt(ctx context.Context, l uint64) bool {
+	return s.barrier(ctx) == nil && s.branch.Clean() && uint64(s.branch.Parent()) == l
+}
+
+// restoreMessages makes the conversations of m the live ones and leaves the files alone.
+func (s *Session) restoreMessages(to journal.Target, m move) (*control.Rollback, error) {
+	if err := s.applyLive(m.conv.live); err != nil {
+		return nil, apiError(err)
+	}
+	res := emptyRollback()
+	res.Layer, res.Noop = to.Layer, true
+	res.Checkpoint = to.Name()
+	if to.Entry != nil {
+		res.CheckpointID = to.Entry.ID
+	}
+	m.conv.tell(res)
+	event := s.event(ledger.KindRollback)
+	event.Checkpoint, event.Label, event.Layer = res.CheckpointID, res.Checkpoint, res.Layer
+	event.Details = map[string]any{"messages_only": true, "reason": clip(m.reason, 2000)}
+	s.audit(event)
+	return res, nil
 }
 
 // Undo takes back the last head movements: rollbacks, and redone ones.
@@ -68,16 +145,37 @@ func (s *Session) walk(ctx context.Context, r *control.UndoRequest, kind journal
 		return nil, apiError(err)
 	}
 	last := path[len(path)-1]
-	res, err := s.moveHead(ctx, move{target: layers.Layer(last.Back), kind: kind, steps: n, label: last.Label})
+	m := move{target: layers.Layer(last.Back), kind: kind, steps: n, label: last.Label}
+	if !r.FilesOnly {
+		snap := journal.NoConversation()
+		if last.Live != nil {
+			snap = *last.Live
+		}
+		if m.conv, err = s.restoreConversations(nil, snap, wanted{as: "the state before", noNotice: true}); err != nil {
+			return nil, err
+		}
+	}
+	res, err := s.moveHead(ctx, m)
 	if err != nil {
 		return nil, err
 	}
 	res.Steps = n
+	res.Before = &control.Movement{Kind: string(last.By), Label: last.Label}
 	return res, nil
 }
 
+// refCall names the checkpoint in front of the tool call that began last.
+const refCall = "@call"
+
 // resolve finds the checkpoint that ref names and checks that its layer is there.
 func (s *Session) resolve(ref string) (journal.Target, error) {
+	if ref == refCall {
+		last := s.before.Load()
+		if last == nil {
+			return journal.Target{}, &control.Error{Code: control.CodeUnknownCheckpoint, Message: "no tool call that writes has begun since the daemon started or the last rollback"}
+		}
+		ref = last.ID
+	}
 	t, err := s.journal.Resolve(ref, s.line)
 	if err != nil {
 		return t, apiError(err)
@@ -89,11 +187,14 @@ func (s *Session) resolve(ref string) (journal.Target, error) {
 }
 
 type move struct {
-	target layers.Layer
-	touch  bool
-	kind   journal.OpKind
-	steps  int
-	label  string
+	target  layers.Layer
+	touch   bool
+	kind    journal.OpKind
+	steps   int
+	label   string
+	conv    *restored // nil: the conversations stay as they are
+	reason  string
+	trigger string
 }
 
 // moveHead does the work of rollback, undo and redo. Preconditions: s.heads is held.
@@ -103,26 +204,46 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 		return nil, apiError(err)
 	}
 	before := s.linePast(m.target)
+	parent := s.branch.Parent() // only who holds heads changes it
 	var op journal.Op
+	live := func() {}
 	thaw := s.mount.Freeze()
 	moved, err := s.branch.MoveHead(m.target, m.touch, func(b *kv.Batch, mv layers.Moved) (err error) {
 		b.UseReserve() // going back must work on a full disk
-		op, err = s.journal.StageOp(b, s.opOf(m, mv))
+		o := s.opOf(m, mv)
+		if o.Untouched, err = s.untouched(mv.From); err != nil {
+			return err
+		}
+		if o.Untouched = o.Untouched && !s.talkedOn(); o.Untouched {
+			o.Same = uint64(parent)
+		}
+		if op, err = s.journal.StageOp(b, o); err != nil || m.conv == nil {
+			return err
+		}
+		live, err = s.memory.StageLive(b, s.o.Branch, m.conv.live)
 		return err
 	}, s.mount.Swapped)
 	thaw()
 	if err != nil {
 		if op.N != 0 && uint64(s.branch.HeadLayer()) == op.Open {
 			s.journal.Commit(nil, &op) // applied all the same
+			live()
 		}
 		return nil, apiError(fmt.Errorf("move the head: %w", err))
 	}
 	switch {
 	case op.N != 0:
 		s.journal.Commit(nil, &op)
+		live()
+	case m.conv != nil && m.kind == journal.OpRollback:
+		if err := s.applyLive(m.conv.live); err != nil {
+			return nil, apiError(err)
+		}
 	case m.kind != journal.OpRollback:
-		// Nothing moved, and still the walk is one step further.
-		if err := s.noteOp(s.opOf(m, moved)); err != nil {
+		// Nothing moved, because the steps led back to where they began; the walk has moved.
+		o := s.opOf(m, moved)
+		o.Untouched, o.Same = true, uint64(m.target)
+		if err := s.noteOp(o); err != nil {
 			return nil, apiError(err)
 		}
 	}
@@ -133,8 +254,13 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 		}
 	}
 	took := time.Since(start)
+	s.calls.reset() // whatever was under way belongs to what was left
+	s.before.Store(nil)
+	s.arrived = s.memory.Live(s.o.Branch)
 	res := s.describeMove(ctx, m, moved, before)
 	res.EngineUS = took.Microseconds()
+	m.conv.tell(res)
+	s.auditMove(m, moved, op.N, res)
 	s.stats.rollbacks.Add(1)
 	s.stats.rollbackNS.Add(int64(took))
 	s.stats.rollbackPaths.Add(res.ChangedPaths)
@@ -145,8 +271,51 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 func (s *Session) opOf(m move, mv layers.Moved) journal.Op {
 	return journal.Op{
 		Kind: m.kind, Branch: s.o.Branch, From: uint64(mv.From), To: uint64(mv.Target),
-		Open: uint64(mv.Open), Steps: m.steps, Label: m.label, At: mv.At,
+		Open: uint64(mv.Open), Steps: m.steps, Label: m.label, At: mv.At, Live: s.leftConversation(),
 	}
+}
+
+// leftConversation is what the journal says about the conversation that a movement leaves.
+func (s *Session) leftConversation() *journal.Conversation {
+	c := snapshotOf(s.memory.Live(s.o.Branch))
+	if c.State == journal.ConversationNone && len(c.Threads) == 0 {
+		return nil
+	}
+	return &c
+}
+
+// talkedOn reports whether the conversations went on since the head got where it stands.
+func (s *Session) talkedOn() bool { return !maps.Equal(s.arrived, s.memory.Live(s.o.Branch)) }
+
+// auditMove records a movement in the ledger.
+func (s *Session) auditMove(m move, moved layers.Moved, op uint64, res *control.Rollback) {
+	event := s.event(ledger.Kind(m.kind))
+	if moved.Noop {
+		event.Kind = ledger.KindSkippedNoop
+	}
+	event.Op, event.Label, event.Layer, event.Checkpoint = op, m.label, uint64(m.target), res.CheckpointID
+	event.Details = map[string]any{
+		"asked": string(m.kind), "from": uint64(moved.From), "changed_paths": res.ChangedPaths, "trigger": m.trigger,
+		"reason": clip(m.reason, 2000), "messages": len(res.Messages), "repairs": len(res.Repairs),
+	}
+	s.audit(event)
+	if !moved.Noop {
+		s.lifecycle(lifeRolledBack)
+	}
+}
+
+// untouched reports whether nothing was changed in layer l. In the moment of a
+// movement the tree is locked, so nobody can change that.
+func (s *Session) untouched(l layers.Layer) (bool, error) {
+	none := true
+	err := s.db.Scan(kv.ChangePrefix(uint64(l)), nil, func(_, _ []byte) bool {
+		none = false
+		return false
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for changes in layer %d: %w", l, err)
+	}
+	return none, nil
 }
 
 func (s *Session) noteOp(op journal.Op) error {
@@ -193,7 +362,7 @@ func (s *Session) describeMove(ctx context.Context, m move, moved layers.Moved, 
 			s.log.Warn("count what the movement changed", "error", err)
 		}
 	}
-	res.Busy = wireProcesses(s.othersIn(ctx))
+	res.Busy = wireProcesses(s.mayHold(ctx))
 	return res
 }
 
@@ -206,6 +375,28 @@ func (s *Session) othersIn(ctx context.Context) []Process {
 		if err != nil || p.PID != peer.PID {
 			out = append(out, p)
 		}
+	}
+	return out
+}
+
+// mayHold lists who may have something of the mount in memory. Of the shell and the
+// wrappers that the call of ctx comes from only that counts: where they stand is no news.
+func (s *Session) mayHold(ctx context.Context) []Process {
+	all := s.othersIn(ctx)
+	peer, err := control.PeerOf(ctx)
+	if err != nil {
+		return all
+	}
+	above := ancestors(peer.PID)
+	var out []Process
+	for _, p := range all {
+		if above[p.PID] {
+			p.Uses = slices.DeleteFunc(slices.Clone(p.Uses), func(use string) bool { return use == "cwd" || use == "root" })
+			if len(p.Uses) == 0 {
+				continue
+			}
+		}
+		out = append(out, p)
 	}
 	return out
 }
@@ -263,7 +454,7 @@ func (s *Session) foresee(ctx context.Context, to journal.Target) (*control.Roll
 	target := layers.Layer(to.Layer)
 	res.Dropped = dropped(s.linePast(target), s.inLineOf(target))
 	res.Noop = res.ChangedPaths == 0 && len(res.Dropped) == 0
-	res.Busy = wireProcesses(s.othersIn(ctx))
+	res.Busy = wireProcesses(s.mayHold(ctx))
 	res.EngineUS = time.Since(start).Microseconds()
 	return res, nil
 }

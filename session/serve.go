@@ -26,6 +26,21 @@ func (s *Session) routes() {
 	control.HandleStream(v, "POST "+control.PathDiff, s.Diff)
 	control.HandleRaw(v, "GET "+control.PathFile, s.readFile)
 	control.HandleRaw(v, "PUT "+control.PathFile, s.writeFile)
+	control.HandleRaw(v, "GET "+control.PathMemory, s.getMemory)
+	control.HandleRaw(v, "PUT "+control.PathMemory, s.putMemory)
+	control.Handle(v, "POST "+control.PathToolBegin, s.ToolBegin)
+	control.Handle(v, "POST "+control.PathToolEnd, s.ToolEnd)
+	control.Handle(v, "POST "+control.PathToolReset, s.ToolReset)
+	control.Handle(v, "POST "+control.PathVerification, s.Verification)
+	control.Handle(v, "GET "+control.PathPolicy, s.Policy)
+	control.Handle(v, "POST "+control.PathPolicy, s.SetPolicy)
+	control.Handle(v, "GET "+control.PathBudget, s.Budget)
+	control.Handle(v, "POST "+control.PathBudget, s.SetBudget)
+	control.Handle(v, "POST "+control.PathAttach, s.Attach)
+	control.Handle(v, "POST "+control.PathReject, s.Reject)
+	control.Handle(v, "GET "+control.PathCurrent, s.Current)
+	control.Handle(v, "POST "+control.PathCollect, s.Collect)
+	control.Handle(v, "POST "+control.PathDelete, s.Delete)
 	v.HandleMetrics(s.collect)
 }
 
@@ -35,6 +50,9 @@ func (s *Session) Unmount(ctx context.Context, r *control.UnmountRequest) (*cont
 	// No checkpoint or rollback may be half way.
 	s.heads.Lock()
 	defer s.heads.Unlock()
+	if err := control.StillWaits(ctx); err != nil {
+		return nil, err
+	}
 	var err error
 	if r.Force {
 		err = s.cutOff()

@@ -19,6 +19,8 @@ import (
 	"github.com/rewindfs/rewindfs/journal"
 	"github.com/rewindfs/rewindfs/kv"
 	"github.com/rewindfs/rewindfs/layers"
+	"github.com/rewindfs/rewindfs/ledger"
+	"github.com/rewindfs/rewindfs/memory"
 )
 
 // Session is one branch of one store, mounted and served.
@@ -31,6 +33,9 @@ type Session struct {
 	tree    *layers.Tree
 	branch  *layers.Branch
 	journal *journal.Journal
+	memory  *memory.Store
+	ledger  *ledger.Ledger
+	budget  *budgetKeeper
 	mount   Mount
 	server  *control.Server
 	socket  net.Listener
@@ -40,8 +45,21 @@ type Session struct {
 	// drifted is told of base objects that changed underneath; nil before there is a mount.
 	drifted atomic.Pointer[func(layers.Ino)]
 
-	// heads admits one checkpoint or head movement at a time.
-	heads sync.Mutex
+	// heads admits one checkpoint or head movement at a time. It guards what follows.
+	heads    sync.Mutex
+	calls    calls                         // tool calls under way
+	before   atomic.Pointer[journal.Entry] // in front of the tool call that began last; nil: none since the last movement
+	madeUp   int                           // call ids made up so far
+	policy   control.Policy                // kept in the store
+	lastAuto *control.AutoRolledBack
+	life     string         // see legalMoves
+	arrived  memory.Threads // the live conversations when the head got where it stands
+
+	shown      atomic.Pointer[agentSide] // by the last status
+	missed     []journal.Op              // operations that a crash kept from the ledger
+	unaudited  atomic.Int64              // events that could not be recorded
+	thinning   sync.Mutex                // held by the one who thins out automatic checkpoints
+	background sync.WaitGroup
 
 	cut chan struct{} // gets a token when the mount was cut off by force
 
@@ -128,7 +146,8 @@ func (s *Session) lockStore() (*Record, error) {
 const leaving = 15 * time.Second
 
 // openDB opens the metadata of the store. A holder without a mount is waited for: it
-// is on its way out, as after umount(8), or about to mount.
+// is on its way out, as after umount(8), or about to mount. So is one that was killed and whose
+// last threads have not ended yet.
 func (s *Session) openDB() (*kv.DB, error) {
 	replay := cas.NewReplayCheck(s.o.Store) // after a power cut, a record may name bytes that never got to the disk
 	defer replay.Close()
@@ -142,7 +161,7 @@ func (s *Session) openDB() (*kv.DB, error) {
 		if recErr != nil {
 			return nil, err
 		}
-		if on, mountErr := s.o.mounted(rec.Mountpoint); on || mountErr != nil {
+		if on, mountErr := s.o.mounted(rec.Mountpoint); on && !dying(held.PID) || mountErr != nil {
 			return nil, err
 		}
 		if werr := WaitExit(held.PID, leaving/200); werr != nil && !errors.Is(werr, ErrStillRunning) {
@@ -217,7 +236,7 @@ func (s *Session) openTree() error {
 	if s.journal, err = journal.Open(s.db, s.o.Now); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
-	return nil
+	return s.openAgentSide()
 }
 
 func (s *Session) noteDrift(ino layers.Ino) {
@@ -265,6 +284,7 @@ func (s *Session) start() error {
 		// It can still be named by its store; that is no reason not to work.
 		s.log.Warn("the session will not be listed", "error", err)
 	}
+	s.welcome()
 	s.log.Info("mounted", "base", s.o.Base, "mountpoint", s.o.Mountpoint, "generation", s.record.Generation, "cache", s.o.CacheMode, "version", s.o.Version)
 	return nil
 }
@@ -428,6 +448,7 @@ func (s *Session) release() error {
 			try("close the control socket", func() error { return err })
 		}
 	}
+	try("close the ledger", s.farewell)
 	if s.tree != nil {
 		try("store what is in memory", s.tree.Close)
 		try("put the store on disk", s.tree.Sync)

@@ -1,0 +1,130 @@
+package session
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rewindfs/rewindfs/journal"
+	"github.com/rewindfs/rewindfs/kv"
+	"github.com/rewindfs/rewindfs/layers"
+	"github.com/rewindfs/rewindfs/ledger"
+)
+
+// dropCheckpoints forgets the checkpoints that choose picks, which is called with s.heads
+// held, and gives back what nothing else needs of them. It returns what was dropped.
+func (s *Session) dropCheckpoints(ctx context.Context, choose func() []journal.Entry) ([]journal.Entry, error) {
+	s.thinning.Lock()
+	defer s.thinning.Unlock()
+	s.heads.Lock()
+	if err := s.alive(); err != nil {
+		s.heads.Unlock()
+		return nil, err
+	}
+	gone := choose()
+	if len(gone) == 0 {
+		s.heads.Unlock()
+		return nil, nil
+	}
+	locked := true
+	unlock := func() {
+		if locked {
+			locked = false
+			s.heads.Unlock()
+		}
+	}
+	defer unlock()
+	if err := s.removeEntries(gone); err != nil {
+		return nil, apiError(err)
+	}
+	stats, err := s.tree.Collect(ctx, s.needed(), layers.CollectOptions{Marked: unlock})
+	if err == nil && stats.Bytes > 0 {
+		_, err = s.tree.Reclaim()
+	}
+	if err != nil {
+		// The checkpoints are gone; the next collection frees what this one did not.
+		s.log.Warn("free what dropped checkpoints held", "error", err)
+	}
+	return gone, nil
+}
+
+// removeEntries takes checkpoints out of the journal. Preconditions: s.heads is held.
+func (s *Session) removeEntries(gone []journal.Entry) error {
+	var b kv.Batch
+	b.UseReserve()
+	s.journal.StageRemove(&b, gone)
+	if err := s.db.Apply(&b); err != nil {
+		return fmt.Errorf("drop %d checkpoints: %w", len(gone), err)
+	}
+	s.journal.CommitRemove(gone)
+	for i := range gone {
+		if last := s.before.Load(); last != nil && last.ID == gone[i].ID {
+			s.before.Store(nil)
+		}
+		event := s.event(ledger.KindPolicy)
+		event.Checkpoint, event.Label, event.Layer = gone[i].ID, gone[i].Label, gone[i].Layer
+		event.Details = map[string]any{"action": "drop", "auto": gone[i].Auto, "pending": gone[i].Pending}
+		s.audit(event)
+	}
+	return nil
+}
+
+// needed lists the layers that a checkpoint, undo or redo may ask for. Preconditions: s.heads is held.
+func (s *Session) needed() []layers.Layer {
+	var keep []layers.Layer
+	add := func(l uint64) {
+		if l := layers.Layer(l); l != layers.BaseLayer && s.tree.Has(l) {
+			keep = append(keep, l)
+		}
+	}
+	for _, e := range s.journal.List(nil) {
+		add(e.Layer)
+	}
+	for _, l := range s.journal.Reachable() {
+		add(l)
+	}
+	return keep
+}
+
+// thinOut drops the automatic checkpoints that the policy does not keep, in the
+// background. Preconditions: s.heads is held.
+func (s *Session) thinOut() {
+	p := s.policy.AutoCheckpoint
+	if p == nil || p.KeepLast == 0 || len(s.tooMany(p.KeepLast)) == 0 {
+		return
+	}
+	if !s.thinning.TryLock() {
+		return // whoever is at it will be followed by the next call's begin
+	}
+	s.thinning.Unlock()
+	s.background.Go(func() {
+		_, err := s.dropCheckpoints(context.Background(), func() []journal.Entry {
+			if p := s.policy.AutoCheckpoint; p != nil && p.KeepLast > 0 {
+				return s.tooMany(p.KeepLast)
+			}
+			return nil
+		})
+		if err != nil {
+			s.log.Warn("thin out automatic checkpoints", "error", err)
+		}
+	})
+}
+
+// tooMany lists the automatic checkpoints of the branch but for the newest keep. The one in
+// front of calls under way is spared.
+func (s *Session) tooMany(keep int) []journal.Entry {
+	var gone []journal.Entry
+	last := s.before.Load()
+	for _, e := range s.journal.List(nil) { // newest first
+		if !e.Auto || e.Branch != s.o.Branch {
+			continue
+		}
+		if keep > 0 {
+			keep--
+			continue
+		}
+		if last == nil || last.ID != e.ID {
+			gone = append(gone, e)
+		}
+	}
+	return gone
+}

@@ -26,10 +26,16 @@ var mayImport = map[string]string{
 	"fs/transport":    "",
 	"fs":              "kv cas layers fs/transport",
 	"journal":         "kv",
+	"memory/convo":    "",
+	"memory/valid":    "memory/convo",
+	"memory":          "kv memory/convo memory/valid",
+	"ledger":          "",
+	"verify":          "",
+	"budget":          "",
 	"control":         "",
-	"session":         "kv cas layers fs fs/transport journal control",
+	"session":         "kv cas layers fs fs/transport journal memory memory/convo ledger budget control",
 	"bench":           "control session",
-	"cmd/rewindfs":    "bench control session",
+	"cmd/rewindfs":    "bench control session memory memory/convo memory/valid ledger verify budget",
 	"internal/fstree": "",
 }
 
@@ -45,7 +51,7 @@ var onlyIn = map[string]struct {
 	"github.com/oklog/ulid":       {"journal", "ids are made in one place"},
 	"pgregory.net/rapid":          {"internal/fsops internal/twin", "it is for tests"},
 	"github.com/stretchr/testify": {"", "tests compare with the standard library"},
-	"golang.org/x/sys/unix":       {"kv cas layers fs fs/transport session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
+	"golang.org/x/sys/unix":       {"kv cas layers fs fs/transport ledger verify session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
 }
 
 type goPackage struct {

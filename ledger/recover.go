@@ -162,7 +162,7 @@ func (x *examiner) afterPowerCut() (resume, error) {
 	switch {
 	case w.tip.Seq < h.synced, !w.anchored:
 		return x.damaged(r, h.tip, fmt.Sprintf("the machine went down, and lines up to %d, which were on the disk, are not all there", h.synced)), nil
-	case false:
+	case w.differs:
 		return x.damaged(r, w.tip, fmt.Sprintf("line %d is another one than the file head says", h.Seq)), nil
 	case w.file < newest(x.files):
 		return x.damaged(r, w.tip, fmt.Sprintf("what follows line %d, at byte %d of %s, does not belong there", w.tip.Seq, w.off, fileName(w.file))), nil

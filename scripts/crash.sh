@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# crash.sh [KILLS] [SEED|fresh]: the crash tests, long: the daemon is killed KILLS
-# (default 100) times under load; every acknowledged operation must be there.
-# The store of a run that failed is kept; the output says where.
+# crash.sh [KILLS] [SEED|fresh]: the crash tests, long: the daemon is killed KILLS (default 100) times
+# under writers, under checkpoints, and under an agent; what was acknowledged must be there, and
+# files and conversations be of one piece. The store of a run that failed is kept; the output says where.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 case "${1-}" in -*) sed -n '2,4s/^# \?//p' "$0"; exit 64 ;; esac

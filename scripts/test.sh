@@ -7,7 +7,7 @@
 #   layers   random operations against a model, without a mount
 #   e2e      the binary: faults, differential, crash, disk full, users
 #   race     the differential test again, on a daemon with the race detector
-#   real     git, go, npm, sqlite, tar, rsync... in a mount (short form)
+#   real     the examples; git, go, npm, sqlite, tar, rsync... in a mount (short form)
 # --quick   no race detector, few random sequences; leaves out race and real
 # -v        show the output of each test
 # Examples: scripts/test.sh --quick unit      scripts/test.sh e2e -- -run Rename
@@ -72,7 +72,7 @@ failed_only() {
 
 unformatted() { local f; f=$(gofmt -l $(git ls-files --cached --others --exclude-standard '*.go')); [ -z "$f" ] || { echo "gofmt -w these:"; echo "$f"; return 1; }; }
 vet() { go vet ./...; }
-shells() { local s; for s in scripts/*.sh .ci/run; do bash -n "$s" || return 1; done; }
+shells() { local s; for s in scripts/*.sh examples/*.sh examples/*/*.sh .ci/run; do bash -n "$s" || return 1; done; }
 
 part_format() {
 	check gofmt unformatted
@@ -107,6 +107,7 @@ part_race() {
 
 part_real() {
 	local log=$logs/real.log
+	check examples timeout 600 examples/run-all.sh "$bin"
 	REWINDFS_BIN=$bin scripts/real-programs.sh --short 2>&1 | tee "$log" | grep -E '^(ok|FAIL|skip) |^   '
 	passed=$((passed + $(grep -c '^ok ' "$log"))) failed=$((failed + $(grep -c '^FAIL ' "$log")))
 	while read -r _ t; do failures+=("real: $t"); done < <(grep '^FAIL ' "$log")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/rewindfs/rewindfs/control"
 	"github.com/rewindfs/rewindfs/session"
@@ -102,7 +103,7 @@ func holding(ctx context.Context, all []session.Listed, dir string) *session.Lis
 		if d < 0 || d < depth {
 			continue
 		}
-		runs := l.Record.State != session.StateUnmounted && l.State(ctx) == session.StateLive
+		runs := l.Record.State != session.StateUnmounted && l.Served(ctx)
 		if d > depth || runs && !live {
 			best, depth, live = l, d, runs
 		}
@@ -122,7 +123,7 @@ func holds(outer, dir string) int {
 func running(ctx context.Context, all []session.Listed) []session.Listed {
 	var out []session.Listed
 	for _, l := range all {
-		if l.Record.State != session.StateUnmounted && l.State(ctx) == session.StateLive {
+		if l.Record.State != session.StateUnmounted && l.Served(ctx) {
 			out = append(out, l)
 		}
 	}
@@ -160,23 +161,34 @@ func noSession(format string, args ...any) error {
 	return &control.Error{Code: control.CodeNoSession, Message: fmt.Sprintf(format, args...)}
 }
 
+// answerWait is how long a daemon has to answer at all before a command gives up. What
+// it is asked may then take longer.
+const answerWait = 10 * time.Second
+
 // connect returns a client for the chosen session.
 func (a *app) connect(ctx context.Context) (*control.Client, error) {
 	if a.client != nil {
-		a.client.Generation = a.wantGeneration()
+		a.client.Generation = a.generation
 		return a.client, nil
 	}
 	l, err := a.choose(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return a.clientOf(l), nil
+	c := a.clientOf(l)
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	if err := c.Ping(ctx); errors.Is(err, context.DeadlineExceeded) {
+		c.Close()
+		return nil, errors.New(hangs(l))
+	}
+	return c, nil // other errors come with the call
 }
 
 func (a *app) clientOf(l *session.Listed) *control.Client {
 	return &control.Client{
 		Socket:     l.Socket(),
-		Generation: a.wantGeneration(),
+		Generation: a.generation,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			c, err := control.Dial(ctx, l.Socket())
 			if errors.Is(err, control.ErrNoDaemon) {
@@ -185,14 +197,6 @@ func (a *app) clientOf(l *session.Listed) *control.Client {
 			return c, err
 		},
 	}
-}
-
-func (a *app) wantGeneration() *uint64 {
-	if a.generation < 0 {
-		return nil
-	}
-	g := uint64(a.generation)
-	return &g
 }
 
 // remount is the command that brings a session back.
@@ -208,6 +212,15 @@ func remount(l *session.Listed) string {
 		cmd += " --store " + show(l.Store)
 	}
 	return cmd
+}
+
+// hangs says what to do about a daemon that does not answer.
+func hangs(l *session.Listed) string {
+	cut := "cut it off (what was written is safe) with: rewindfs unmount --force -s " + quoteArg(show(l.Name))
+	if session.Stopped(l.PID) {
+		return fmt.Sprintf("the daemon of session %s (pid %d) is stopped and does not answer: let it go on with: kill -CONT %d, or %s", show(l.Name), l.PID, l.PID, cut)
+	}
+	return fmt.Sprintf("the daemon of session %s (pid %d) does not answer: try again, or %s", show(l.Name), l.PID, cut)
 }
 
 // notMounted explains why nobody serves l.

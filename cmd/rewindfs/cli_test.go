@@ -25,6 +25,7 @@ type daemon struct {
 	requests []any
 	files    map[string]string
 	rollback control.Rollback
+	before   *control.Movement
 	changes  []control.Change
 }
 
@@ -59,7 +60,7 @@ func newDaemon() *daemon {
 	})
 	walk := func(_ context.Context, r *control.UndoRequest) (*control.Rollback, error) {
 		d.requests = append(d.requests, *r)
-		return &control.Rollback{ChangedPaths: 3}, nil
+		return &control.Rollback{ChangedPaths: 3, Before: d.before}, nil
 	}
 	control.Handle(d.srv, "POST "+control.PathUndo, walk)
 	control.Handle(d.srv, "POST "+control.PathRedo, walk)
@@ -398,7 +399,12 @@ func TestRollbackCommands(t *testing.T) {
 	rewind("", "rollback", "stable").want(t, 0, "Already at 'stable'")
 	rewind("", "rollback", "nope").want(t, exitCheckpoint)
 	rewind("", "undo").want(t, 0, "3 paths", "rewindfs redo")
-	rewind("", "redo", "4").want(t, 0, "rewindfs undo")
+	rewind("", "redo", "4").want(t, 0, "Done: 4 steps forward. 3 paths", "rewindfs undo") // as an older daemon answers
+	d.before = &control.Movement{Kind: "rollback", Label: "a b"}
+	rewind("", "undo").want(t, 0, "Done: 1 step back, as it was before the rollback to 'a b'. 3 paths")
+	d.before = &control.Movement{Kind: "undo", Label: "a b"}
+	rewind("", "redo").want(t, 0, "Done: 1 step forward, as it was before the undo. 3 paths")
+	rewind("", "redo", "4").want(t, 0, "Done: 4 steps forward, as it was before the undo. 3 paths")
 	if got := d.requests[len(d.requests)-1].(control.UndoRequest).N; got != 4 {
 		t.Errorf("redo 4 asked for %d", got)
 	}

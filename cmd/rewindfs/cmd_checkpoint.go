@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -13,8 +15,10 @@ import (
 )
 
 type checkpointOptions struct {
-	req  control.CheckpointRequest
-	meta []string
+	req      control.CheckpointRequest
+	meta     []string
+	messages []string
+	format   string
 }
 
 func (a *app) newCheckpoint() *cobra.Command {
@@ -23,9 +27,14 @@ func (a *app) newCheckpoint() *cobra.Command {
 		Use:   "checkpoint [LABEL]",
 		Short: "Keep the present state under a name",
 		Long: `Keep the present state, in constant time whatever the size of the tree or of the change. LABEL may hold letters,
-digits, . _ - / : and spaces inside; without one the checkpoint is named by its id.
+digits, . _ - / : and spaces inside; without one the checkpoint is named by its id. (One that is called like a command below goes behind --.)
 
-` + exitHelp,
+The live conversation is kept with it; --messages brings a newer one along. If that cannot be read, the checkpoint is made all the
+same and says conversation: missing, never an older one; what can be read and is no conversation is refused, and nothing changes.
+
+With --pending it is only recorded: attach makes it count, reject takes that back.
+
+` + formatHelp + "\n" + exitHelp,
 		Args: between(0, 1, "at most one label"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -41,6 +50,10 @@ digits, . _ - / : and spaces inside; without one the checkpoint is named by its 
 	f.StringVar(&o.req.Turn, "turn", "", "id of the agent's turn")
 	f.StringVar(&o.req.ToolCall, "tool-call", "", "id of the tool call")
 	f.BoolVar(&o.req.Durable, "durable", false, "wait until it survives a power cut")
+	f.StringArrayVar(&o.messages, "messages", nil, "file with the conversation (-: standard input), or THREAD=FILE for a named one (more than once)")
+	a.addFormat(cmd, &o.format)
+	f.BoolVar(&o.req.Pending, "pending", false, "only record it: it counts once it is attached")
+	cmd.AddCommand(a.newAttach(), a.newCurrent(), a.newReject(), a.newCollect(), a.newCheckpointList(), a.newDelete())
 	return cmd
 }
 
@@ -64,8 +77,7 @@ func metadata(pairs []string) (map[string]string, error) {
 }
 
 // checkTexts refuses what JSON would change on the way.
-func (o *checkpointOptions) checkTexts() error {
-	texts := map[string]string{"message": o.req.Message, "phase": o.req.Phase, "turn": o.req.Turn, "tool-call": o.req.ToolCall, "meta": strings.Join(o.meta, "")}
+func checkTexts(texts map[string]string) error {
 	for flag, text := range texts {
 		if !utf8.ValidString(text) {
 			return usagef("--%s %s is not UTF-8 text", flag, show(text))
@@ -74,12 +86,24 @@ func (o *checkpointOptions) checkTexts() error {
 	return nil
 }
 
+// checkpointMade is what checkpoint prints as JSON.
+type checkpointMade struct {
+	*control.Checkpoint
+	Warnings []string `json:"warnings"`
+}
+
 func (a *app) runCheckpoint(ctx context.Context, o *checkpointOptions) error {
-	err := o.checkTexts()
+	err := checkTexts(map[string]string{
+		"message": o.req.Message, "phase": o.req.Phase, "turn": o.req.Turn, "tool-call": o.req.ToolCall, "meta": strings.Join(o.meta, ""),
+	})
 	if err != nil {
 		return err
 	}
 	if o.req.Metadata, err = metadata(o.meta); err != nil {
+		return err
+	}
+	said, err := messagesArgs(o.messages)
+	if err != nil {
 		return err
 	}
 	c, err := a.connect(ctx)
@@ -87,15 +111,59 @@ func (a *app) runCheckpoint(ctx context.Context, o *checkpointOptions) error {
 		return err
 	}
 	defer c.Close()
-	made, err := c.Checkpoint(ctx, o.req)
+	sent, err := a.stage(ctx, c, said, o.format)
 	if err != nil {
 		return err
 	}
-	return a.result(made, func(w io.Writer) {
-		fmt.Fprintf(w, "Checkpoint %s: %s changed since the one before, kept in %s.\n",
-			checkpointName(made), count(made.ChangedPaths, "path"), micros(made.EngineUS))
-		fmt.Fprintf(w, "Come back with: rewindfs rollback %s\n", quoteArg(refOf(made)))
-	})
+	o.req.Threads, o.req.Missing = sent.threads, sent.missing
+	res := checkpointMade{Warnings: sent.warnings}
+	if res.Checkpoint, err = c.Checkpoint(ctx, o.req); err != nil {
+		return err
+	}
+	return a.result(res, func(w io.Writer) { printMade(w, res.Checkpoint) })
+}
+
+func printMade(w io.Writer, c *control.Checkpoint) {
+	if c.Existing {
+		fmt.Fprintf(w, "Nothing is new since checkpoint %s, which was recorded before; conversation: %s.\n", checkpointName(c), describeConversation(c.Conversation))
+	} else {
+		fmt.Fprintf(w, "Checkpoint %s: %s changed since the one before, kept in %s; conversation: %s.\n",
+			checkpointName(c), count(c.ChangedPaths, "path"), micros(c.EngineUS), describeConversation(c.Conversation))
+	}
+	if c.State == stateRecorded {
+		fmt.Fprintf(w, "It is recorded, and counts once it is attached: rewindfs checkpoint attach %s\n", quoteArg(refOf(c)))
+		return
+	}
+	fmt.Fprintf(w, "Come back with: rewindfs rollback %s\n", quoteArg(refOf(c)))
+}
+
+// What Checkpoint.State says of one that does not count.
+const (
+	stateRecorded = "recorded"
+	stateAttached = "attached"
+	stateRejected = "rejected"
+)
+
+// describeConversation is a conversation for people: "12 messages", "none", "missing".
+func describeConversation(c control.Conversation) string {
+	out := c.State
+	switch c.State {
+	case "":
+		out = "none"
+	case "present":
+		out = count(int64(c.Messages), "message")
+	}
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(c.Threads)) {
+		names = append(names, fmt.Sprintf("%s %s", show(name), describeConversation(c.Threads[name])))
+	}
+	if len(names) > maxShown {
+		names = append(names[:maxShown], fmt.Sprintf("… and %d more", len(names)-maxShown))
+	}
+	if len(names) > 0 {
+		out += " (" + strings.Join(names, ", ") + ")"
+	}
+	return out
 }
 
 // refOf is the reference that finds c.

@@ -93,6 +93,9 @@ func (o *mountOptions) resolve(args []string) (session.Options, slog.Level, erro
 	if err := so.Complete(); err != nil {
 		return so, level, err
 	}
+	if _, err := session.Canonical(so.Store); err != nil {
+		return so, level, failf(exitPath, "%w: give --store DIR, or set XDG_STATE_HOME to a directory of your own", err)
+	}
 	return so, level, so.Check()
 }
 

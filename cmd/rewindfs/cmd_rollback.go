@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,52 +14,160 @@ import (
 // moveTime bounds rollback, undo and redo: their work grows with what changed.
 const moveTime = 30 * time.Minute
 
+type rollbackOptions struct {
+	req      control.RollbackRequest
+	messages string // file for the conversation
+}
+
 func (a *app) newRollback() *cobra.Command {
-	r := control.RollbackRequest{}
+	o := &rollbackOptions{}
 	cmd := &cobra.Command{
 		Use:   "rollback REF",
 		Short: "Make everything as it was at a checkpoint",
 		Long: `Make every path, content, mode, time and link as it was at checkpoint REF. The state before it is kept: undo brings
 it back. No byte is copied.
 
+The conversation goes back, too, and is made valid for its provider: the messages are in the answer to --json, in --messages-out, and
+in memory get. A notice in it tells the model that it was rolled back, with --notes as the reason. One that cannot be made valid is refused, with
+the reason, and nothing changes.
+
 ` + exitHelp,
 		Args:              exactly(1, "one checkpoint"),
-		ValidArgsFunction: a.completeRefs,
+		ValidArgsFunction: a.completeOneRef,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r.Ref = args[0]
-			return a.runRollback(cmd.Context(), r)
+			o.req.Ref = args[0]
+			return a.runRollback(cmd.Context(), o)
 		},
 	}
-	cmd.Flags().BoolVar(&r.DryRun, "dry-run", false, "only tell what would change, and which checkpoints would leave the line")
-	cmd.Flags().BoolVar(&r.Touch, "touch", false, "give what differs the present time, for build tools outside of the mount")
+	f := cmd.Flags()
+	f.BoolVar(&o.req.DryRun, "dry-run", false, "only tell what would change, and which checkpoints would leave the line")
+	f.BoolVar(&o.req.Touch, "touch", false, "give what differs the present time, for build tools outside of the mount")
+	f.StringVar(&o.req.Notes, "notes", "", "why, for the model and the ledger")
+	f.BoolVar(&o.req.NoNotice, "no-notice", false, "do not tell the model")
+	f.BoolVar(&o.req.FilesOnly, "files-only", false, "leave the conversation as it is")
+	f.BoolVar(&o.req.MessagesOnly, "messages-only", false, "leave the files as they are")
+	f.StringVar(&o.messages, "messages-out", "", "write the conversation to this file, whole or not at all")
 	return cmd
 }
 
-func (a *app) runRollback(ctx context.Context, r control.RollbackRequest) error {
+// check finds options that make no sense together, before anything is done.
+func (o *rollbackOptions) check() error {
+	r := &o.req
+	switch {
+	case r.FilesOnly && r.MessagesOnly:
+		return usagef("--files-only and --messages-only exclude each other")
+	case r.Notes != "" && r.NoNotice:
+		return usagef("--notes and --no-notice exclude each other")
+	case o.messages != "" && (r.FilesOnly || r.DryRun):
+		return usagef("--messages-out needs a conversation: leave out --files-only and --dry-run")
+	case o.messages == "-":
+		return usagef("--messages-out takes a file; for standard output use --json, or memory get")
+	}
+	if err := checkTexts(map[string]string{"notes": r.Notes}); err != nil || o.messages == "" {
+		return err
+	}
+	return checkOutFile(o.messages)
+}
+
+// moved is what rollback, undo and redo print as JSON: of a real one, changes is what
+// was done to the conversation, of a dry run the paths.
+type moved struct {
+	*control.Rollback
+	Changes any              `json:"changes"`
+	Repairs []control.Repair `json:"repairs"`
+}
+
+func movedOf(res *control.Rollback) *moved {
+	m := &moved{Rollback: res, Changes: res.Changes, Repairs: res.Repairs}
+	if m.Repairs == nil {
+		m.Repairs = []control.Repair{}
+	}
+	if !res.DryRun {
+		m.Changes = m.Repairs
+	}
+	return m
+}
+
+func (a *app) runRollback(ctx context.Context, o *rollbackOptions) error {
+	if err := o.check(); err != nil {
+		return err
+	}
 	c, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	c.Timeout = moveTime
-	res, err := c.Rollback(ctx, r)
+	res, err := c.Rollback(ctx, o.req)
 	if err != nil {
 		return err
 	}
-	return a.result(res, func(w io.Writer) {
-		if r.DryRun {
-			printForeseen(w, r, res)
+	if o.messages != "" {
+		if err := a.writeMessages(o.messages, res); err != nil {
+			// It has happened; the answer is the only place that says so.
+			return &foundError{fmt.Errorf("back at '%s', but %w (the messages are in: rewindfs memory get)", res.Checkpoint, err), movedOf(res)}
+		}
+	}
+	return a.result(movedOf(res), func(w io.Writer) {
+		if o.req.DryRun {
+			printForeseen(w, o.req, res)
 			return
 		}
-		if res.Noop {
-			fmt.Fprintf(w, "Already at '%s', with nothing changed. Nothing was done.\n", res.Checkpoint)
-			return
+		printMoved(w, res, o.req.FilesOnly, o.req.MessagesOnly)
+		if o.messages != "" && res.Messages != nil {
+			fmt.Fprintf(w, "The messages are in %s.\n", show(o.messages))
 		}
-		fmt.Fprintf(w, "Back at '%s'. %s restored in %s.\n", res.Checkpoint, count(res.ChangedPaths, "path"), micros(res.EngineUS))
-		printDropped(w, res, "left the line; each can still be reached by its id")
-		printBusy(w, res)
-		fmt.Fprintln(w, "Undo with: rewindfs undo")
+		if !res.Noop {
+			fmt.Fprintln(w, "Undo with: rewindfs undo")
+		}
 	})
+}
+
+// printMoved says what a rollback has done to the files and to the conversation.
+func printMoved(w io.Writer, res *control.Rollback, filesOnly, messagesOnly bool) {
+	switch {
+	case messagesOnly:
+		fmt.Fprintf(w, "The conversation is back at '%s'; the files are as they were.\n", res.Checkpoint)
+	case res.Noop && (filesOnly || res.Messages == nil):
+		fmt.Fprintf(w, "Already at '%s', with nothing changed. Nothing was done.\n", res.Checkpoint)
+	case res.Noop:
+		fmt.Fprintf(w, "Already at '%s', with no file changed.\n", res.Checkpoint)
+	default:
+		fmt.Fprintf(w, "Back at '%s'. %s restored in %s.\n", res.Checkpoint, count(res.ChangedPaths, "path"), micros(res.EngineUS))
+	}
+	printConversation(w, res, filesOnly)
+	printDropped(w, res, "left the line; each can still be reached by its id")
+	printBusy(w, res)
+}
+
+// printConversation says what has become of the conversation.
+func printConversation(w io.Writer, res *control.Rollback, filesOnly bool) {
+	switch state := res.Conversation.State; {
+	case filesOnly:
+		fmt.Fprintln(w, "The conversation was left as it is.")
+		return
+	case state == "missing":
+		fmt.Fprintln(w, "conversation: missing. It could not be read at that time: begin a new one, or go on with one of your own.")
+	case state == "present":
+		fmt.Fprintf(w, "conversation: %s", describeConversation(res.Conversation))
+		if len(res.Repairs) == 0 {
+			fmt.Fprintln(w, ", valid as they were.")
+			break
+		}
+		fmt.Fprintf(w, ", with %s:\n", count(int64(len(res.Repairs)), "change"))
+		for i, r := range res.Repairs {
+			if i == maxShown {
+				fmt.Fprintf(w, "  … and %d more\n", len(res.Repairs)-i)
+				break
+			}
+			fmt.Fprintf(w, "  %s\n", describeRepair(r))
+		}
+	case len(res.Threads) > 0:
+		fmt.Fprintf(w, "conversation: %s\n", describeConversation(res.Conversation))
+	}
+	if res.Notice != "" {
+		fmt.Fprintf(w, "The model is told: %s\n", show(res.Notice))
+	}
 }
 
 // printForeseen prints a dry run.
@@ -117,62 +224,12 @@ func printBusy(w io.Writer, res *control.Rollback) {
 	}
 }
 
-func (a *app) newUndo() *cobra.Command {
-	return a.newWalk("undo", "Take back the last rollback, or the last N",
-		"Take back the last N rollbacks (default 1), as an editor does. Nothing is lost: redo makes them again, also with\nwhat was written in between.")
-}
-
-func (a *app) newRedo() *cobra.Command {
-	return a.newWalk("redo", "Make an undone rollback again, or the last N", "Make the last N undone rollbacks again (default 1).")
-}
-
-func (a *app) newWalk(verb, short, long string) *cobra.Command {
-	return &cobra.Command{
-		Use: verb + " [N]", Short: short, Long: long + "\n\n" + exitHelp,
-		Args: between(0, 1, "at most one number"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n := 1
-			if len(args) == 1 {
-				var err error
-				if n, err = strconv.Atoi(args[0]); err != nil || n < 1 {
-					return usagef("%s %s: the number must be 1 or more", verb, show(args[0]))
-				}
-			}
-			return a.runWalk(cmd.Context(), verb, n)
-		},
+// completeOneRef offers checkpoints for the first argument only.
+func (a *app) completeOneRef(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-func (a *app) runWalk(ctx context.Context, verb string, n int) error {
-	c, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	c.Timeout = moveTime
-	call, back := c.Undo, "redo"
-	if verb == "redo" {
-		call, back = c.Redo, "undo"
-	}
-	res, err := call(ctx, control.UndoRequest{N: n})
-	if err != nil {
-		return err
-	}
-	return a.result(res, func(w io.Writer) {
-		what := "the last rollback is taken back"
-		if verb == "redo" {
-			what = "the rollback is made again"
-		}
-		if n > 1 {
-			what = fmt.Sprintf("%d steps back", n)
-			if verb == "redo" {
-				what = fmt.Sprintf("%d steps forward", n)
-			}
-		}
-		fmt.Fprintf(w, "Done: %s. %s changed in %s.\n", what, count(res.ChangedPaths, "path"), micros(res.EngineUS))
-		printBusy(w, res)
-		fmt.Fprintf(w, "Take this back with: rewindfs %s\n", back)
-	})
+	return a.completeRefs(cmd, args, toComplete)
 }
 
 // completeRefs offers checkpoints to a shell.

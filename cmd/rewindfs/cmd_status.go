@@ -36,7 +36,7 @@ func (a *app) newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List sessions: live, dead, unmounted, orphaned",
+		Short:   "List sessions: live, hanging, dead, unmounted, orphaned",
 		Args:    exactly(0, "no argument"),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runList(cmd.Context(), prune) },
 	}
@@ -62,7 +62,11 @@ func (a *app) runList(ctx context.Context, prune bool) error {
 		}
 	}
 	out := []listed{}
+	var hanging []string
 	for _, l := range all {
+		if l.Record.State == session.StateHanging && l.Store != "" {
+			hanging = append(hanging, hangs(&l))
+		}
 		out = append(out, listed{
 			Session: l.Name, State: l.Record.State, Base: l.Base, Mountpoint: l.Mountpoint,
 			Store: l.Store, Branch: l.Branch, PID: l.PID, Generation: l.Generation,
@@ -88,6 +92,9 @@ func (a *app) runList(ctx context.Context, prune bool) error {
 			rows = append(rows, []string{name, l.State, mp, show(l.Base)})
 		}
 		table(w, rows)
+		for _, h := range hanging {
+			fmt.Fprintf(w, "Hanging: %s\n", h)
+		}
 		if dead {
 			fmt.Fprintln(w, "Dead ones lose nothing: rewindfs mount BASE brings them back. To clear away their mounts: rewindfs list --prune")
 		}
@@ -159,22 +166,57 @@ func printStatus(w io.Writer, st *control.Status) {
 	if st.Undo > 0 || st.Redo > 0 {
 		back = fmt.Sprintf("undo %d, redo %d", st.Undo, st.Redo)
 	}
-	table(w, [][]string{
+	rows := [][]string{
 		{"Session", fmt.Sprintf("%s (%s, generation %d, pid %d, since %s)", show(st.Session), st.State, st.Generation, st.PID, when(st.StartedAt))},
 		{"Base", show(st.Base)},
 		{"Mount", fmt.Sprintf("%s (cache: %s)", show(st.Mountpoint), st.CacheMode)},
 		{"Head", head},
 		{"Checkpoints", fmt.Sprintf("%d; %s", st.Checkpoints, back)},
+		{"Agent", describeAgent(st)},
 		{"Store", fmt.Sprintf("%s in %s", size(st.StoreBytes), show(st.Store))},
 		{"Memory", fmt.Sprintf("%s; %d inodes, %s of writes in hand", size(int64(st.MemoryBytes)), st.Cache.Nodes, size(st.Cache.PendingBytes))},
 		{"Requests", topRequests(st.Requests)},
-	})
+	}
+	if r := st.LastAutoRollback; r != nil {
+		rows = append(rows, []string{"Went back", describeAutoRollback(r)})
+	}
+	if st.Unaudited > 0 {
+		rows = append(rows, []string{"Ledger", fmt.Sprintf("%s could not be recorded: see daemon.log in the store", count(st.Unaudited, "event"))})
+	}
+	table(w, rows)
 	for i, d := range st.Drift {
 		if i == 0 {
 			fmt.Fprintln(w, "Drift: files of the base that changed underneath (what the session stored of them is safe):")
 		}
 		fmt.Fprintf(w, "  %-9s %s\n", d.Reason, showName(d.PathName))
 	}
+}
+
+// describeAgent is what status says about the agent's side.
+func describeAgent(st *control.Status) string {
+	out := "conversation: " + describeConversation(st.Conversation)
+	if st.Lifecycle != "" {
+		out = st.Lifecycle + "; " + out
+	}
+	if len(st.Inflight) > 0 {
+		out += "; in flight: " + shownList(st.Inflight)
+	}
+	return out
+}
+
+// describeAutoRollback says what the policy did last.
+func describeAutoRollback(r *control.AutoRolledBack) string {
+	out := fmt.Sprintf("to '%s' by itself, %s, on %s", show(r.To), when(r.At), r.Trigger)
+	if r.Tool != "" {
+		out += " of " + show(r.Tool)
+	}
+	if r.Noop {
+		out += " (it stood there already)"
+	}
+	if r.Reason != "" {
+		out += ": " + show(clipText(r.Reason, 200))
+	}
+	return out
 }
 
 // topRequests names the most frequent requests.

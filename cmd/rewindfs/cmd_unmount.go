@@ -73,7 +73,7 @@ func (a *app) runUnmount(ctx context.Context, r control.UnmountRequest, argErr e
 	if err != nil {
 		return err
 	}
-	if l.Record.State == session.StateUnmounted && l.State(ctx) != session.StateLive {
+	if l.Record.State == session.StateUnmounted && !l.Served(ctx) {
 		return notMounted(l)
 	}
 	u, err := a.stop(ctx, l, r)
@@ -136,7 +136,7 @@ func (a *app) stop(ctx context.Context, l *session.Listed, r control.UnmountRequ
 // cutOff deals with a daemon that does not answer, or does not end.
 func (a *app) cutOff(l *session.Listed, force bool) error {
 	if !force {
-		return fmt.Errorf("the daemon (pid %d) does not answer: cut it off with: rewindfs unmount --force -s %s", l.PID, show(l.Name))
+		return errors.New(hangs(l))
 	}
 	cut := session.CutOff(l.Mountpoint)
 	killed, err := session.EndHolder(l.Store, l.PID)

@@ -309,7 +309,15 @@ func (m *machine) checkMounts(ctx context.Context) []finding {
 		case session.StateDead:
 			out = append(out, warn(name, remount(l), "the daemon of %s at %s is gone (nothing acknowledged is lost)", show(l.Name), show(l.Mountpoint)))
 		case session.StateHanging:
-			out = append(out, warn(name, "rewindfs unmount --force -s "+show(l.Name), "the daemon of %s at %s (pid %d) does not answer", show(l.Name), show(l.Mountpoint), l.PID))
+			if l.Store == "" {
+				out = append(out, warn(name, "fusermount3 -uz "+show(l.Mountpoint), "%s is a mount of no known session that does not answer", show(l.Mountpoint)))
+				continue
+			}
+			fix, why := "rewindfs unmount --force -s "+quoteArg(show(l.Name)), "does not answer"
+			if session.Stopped(l.PID) {
+				fix, why = fmt.Sprintf("kill -CONT %d   (or %s)", l.PID, fix), "is stopped and does not answer"
+			}
+			out = append(out, warn(name, fix, "the daemon of %s at %s (pid %d) %s", show(l.Name), show(l.Mountpoint), l.PID, why))
 		case session.StateOrphan:
 			out = append(out, warn(name, "rewindfs list --prune", "%s is a dead mount of no known session", show(l.Mountpoint)))
 		}

@@ -41,6 +41,7 @@ func goodMachine(t *testing.T) *machine {
 
 func TestDoctorFindsAndMends(t *testing.T) {
 	dead := session.Listed{Record: session.Record{Name: "p", State: session.StateDead, Base: "/b", Mountpoint: "/b.rewind"}}
+	hanging := session.Listed{Record: session.Record{Name: "a b", State: session.StateHanging, Mountpoint: "/b.rewind", PID: 1 << 30}, Store: "/s"}
 	orphan := session.Listed{Record: session.Record{State: session.StateOrphan, Mountpoint: "/o"}}
 	for name, c := range map[string]struct {
 		hurt              func(*machine)
@@ -68,6 +69,9 @@ func TestDoctorFindsAndMends(t *testing.T) {
 		"dead mount": {func(m *machine) {
 			m.sessions = func(context.Context) ([]session.Listed, error) { return []session.Listed{dead}, nil }
 		}, statusWarn, "is gone", "rewindfs mount /b"},
+		"hanging daemon": {func(m *machine) {
+			m.sessions = func(context.Context) ([]session.Listed, error) { return []session.Listed{hanging}, nil }
+		}, statusWarn, "does not answer", "rewindfs unmount --force -s 'a b'"},
 		"orphaned mount": {func(m *machine) {
 			m.sessions = func(context.Context) ([]session.Listed, error) { return []session.Listed{orphan}, nil }
 		}, statusWarn, "no known session", "list --prune"},

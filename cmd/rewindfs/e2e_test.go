@@ -127,7 +127,7 @@ func (w *world) tearDown(dir string) {
 func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, w.bin, args...)
 	cmd.Dir = "/"
-	cmd.Env = []string{asProgram + "=1", "HOME=" + w.home, "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{asProgram + "=1", noRaceSleep, "HOME=" + w.home, "PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: w.cred}
 	cmd.WaitDelay = time.Second
 	return cmd
@@ -158,6 +158,11 @@ func (w *world) finish(args []string, tweak func(*exec.Cmd)) outcome {
 		w.t.Fatalf("%q: %v", args, err)
 	}
 	return outcome{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
+}
+
+// stdin gives a command something to read.
+func stdin(text string) func(*exec.Cmd) {
+	return func(c *exec.Cmd) { c.Stdin = strings.NewReader(text) }
 }
 
 func (w *world) mount(args ...string) outcome {
@@ -223,7 +228,6 @@ func testMainJob(t *testing.T, w *world) {
 	w.same("cat $M/a.txt $M/hard; readlink $M/sub", "one\ntwo\nother\n/etc/passwd\n")
 	w.rewind("redo").want(t, 0)
 	w.same("cat $M/a.txt $M/.rewind/checkpoints/stable/a.txt", "one\none\n")
-	w.rewind("rollback", "stable").want(t, 0, "Back at 'stable'. 0 paths")
 	w.rewind("rollback", "stable").want(t, 0, "Already at 'stable'")
 	w.unmount()
 	if _, err := os.Lstat(w.mp); !errors.Is(err, fs.ErrNotExist) {
@@ -269,6 +273,12 @@ func TestEndToEndUnprivileged(t *testing.T) {
 		c.SysProcAttr.Credential = other
 		c.Env = append(c.Env, "HOME=/nonexistent")
 	}).want(t, exitNoSession)
+	// In another user's home there is nothing to be found, and nothing to be made.
+	asOther := func(c *exec.Cmd) { c.SysProcAttr.Credential = other }
+	for _, args := range [][]string{{"status"}, {"list"}, {"unmount", "proj"}} {
+		w.finish(args, asOther).want(t, exitNoSession, "no permission to look for sessions", "XDG_STATE_HOME")
+	}
+	w.finish([]string{"mount", w.base, "/tmp/rewindfs-other"}, asOther).want(t, exitPath, "permission denied", "--store")
 	w.unmount()
 }
 
@@ -523,7 +533,7 @@ cat "$M/x"
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "unshare", "-Urm", "sh", "-c", script)
-	cmd.Env = []string{asProgram + "=1", "HOME=" + w.home, "PATH=" + os.Getenv("PATH"), "B=" + w.base, "M=" + w.mp, "BIN=" + w.bin}
+	cmd.Env = []string{asProgram + "=1", noRaceSleep, "HOME=" + w.home, "PATH=" + os.Getenv("PATH"), "B=" + w.base, "M=" + w.mp, "BIN=" + w.bin}
 	if err := exec.Command("unshare", "-Urm", "true").Run(); err != nil {
 		t.Skipf("no user namespaces here: %v", err)
 	}

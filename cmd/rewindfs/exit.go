@@ -15,6 +15,8 @@ const (
 	exitCheckpoint = 3
 	exitPath       = 5
 	exitConflict   = 6
+	exitFailed     = 7
+	exitHalted     = 8
 	exitStale      = 9
 	exitUsage      = 64
 )
@@ -27,6 +29,8 @@ const exitHelp = `Exit codes:
   3   bad or unknown checkpoint
   5   bad path
   6   conflict, or in use
+  7   verification failed
+  8   halted: no verdict, or the budget is used up
   9   stale generation
   64  usage`
 
@@ -35,12 +39,14 @@ func exitOf(code control.Code) int {
 	switch code {
 	case control.CodeStopping, control.CodeNoSession:
 		return exitNoSession
-	case control.CodeUnknownCheckpoint, control.CodeAmbiguousCheckpoint, control.CodeBadLabel, control.CodeDuplicateLabel:
+	case control.CodeUnknownCheckpoint, control.CodeAmbiguousCheckpoint, control.CodeBadLabel, control.CodeDuplicateLabel, control.CodeNoConversation:
 		return exitCheckpoint
 	case control.CodeBadPath:
 		return exitPath
 	case control.CodeBusy, control.CodeConflict, control.CodeStoreHeld:
 		return exitConflict
+	case control.CodeBudget:
+		return exitHalted
 	case control.CodeStaleGeneration:
 		return exitStale
 	case control.CodeBadRequest:

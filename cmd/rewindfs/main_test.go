@@ -9,6 +9,10 @@ import (
 // processes of other users, run the code under test.
 const asProgram = "REWINDFS_TEST_AS_PROGRAM"
 
+// noRaceSleep is for programs that tests start: with the race detector, each would wait a
+// second at its end for late reports.
+const noRaceSleep = "GORACE=atexit_sleep_ms=0"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

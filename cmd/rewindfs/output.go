@@ -29,6 +29,19 @@ type failure struct {
 	Data    any            `json:"data,omitempty"`
 }
 
+// RawMessages lets messages in Data keep their bytes.
+func (s *success) RawMessages() []*[]json.RawMessage { return rawIn(s.Data) }
+
+// RawMessages lets messages in Data keep their bytes.
+func (f *failure) RawMessages() []*[]json.RawMessage { return rawIn(f.Data) }
+
+func rawIn(data any) []*[]json.RawMessage {
+	if h, ok := data.(control.RawHolder); ok {
+		return h.RawMessages()
+	}
+	return nil
+}
+
 // foundError is a failure with a result: what was asked was found out, and is bad.
 type foundError struct {
 	error
@@ -40,7 +53,7 @@ func (e *foundError) Unwrap() error { return e.error }
 // result prints data as JSON, or has text print it for a person.
 func (a *app) result(data any, text func(w io.Writer)) error {
 	if a.json {
-		return a.printJSON(success{true, data})
+		return a.printJSON(&success{true, data})
 	}
 	p := &sticky{w: a.out}
 	text(p)
@@ -51,9 +64,11 @@ func (a *app) result(data any, text func(w io.Writer)) error {
 }
 
 func (a *app) printJSON(v any) error {
-	enc := json.NewEncoder(a.out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	b, err := control.EncodeRaw(v)
+	if err == nil {
+		_, err = a.out.Write(append(b, '\n'))
+	}
+	if err != nil {
 		return fmt.Errorf("print the result: %w", err)
 	}
 	return nil
@@ -82,6 +97,13 @@ func (a *app) note(format string, args ...any) {
 	}
 }
 
+// warn says on stderr what is not as it should be, though it was done.
+func (a *app) warn(format string, args ...any) {
+	if !a.quiet {
+		fmt.Fprintf(a.err, "rewindfs: warning: "+format+"\n", args...)
+	}
+}
+
 // complain says something on stderr in any case.
 func (a *app) complain(s string) { fmt.Fprintln(a.err, s) }
 
@@ -92,6 +114,17 @@ func show(s string) string {
 		return s
 	}
 	return strconv.Quote(s)
+}
+
+// clipText bounds a text, in bytes, without cutting a character.
+func clipText(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
 }
 
 // showName is show for a path in JSON form.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -22,7 +23,7 @@ type app struct {
 	session    string
 	json       bool
 	quiet      bool
-	generation int64 // -1: whichever
+	generation *uint64 // nil: whichever
 
 	client *control.Client // for tests: instead of looking for a session
 }
@@ -66,7 +67,7 @@ const rootHelp = `rewindfs shows a directory as it is, writable, and takes every
 
   rewindfs mount ~/proj        work in ~/proj.rewind; ~/proj itself is never written
   rewindfs checkpoint stable   constant time, whatever the size
-  rewindfs rollback stable     all files as they were; undo brings the rest back
+  rewindfs rollback stable     all files, and the conversation, as they were; undo brings the rest back
 
 A session is chosen by -s NAME|MOUNTPOINT|BASE or $REWINDFS_SESSION; else it is the one
 whose mount or base holds the working directory; else the only one running.
@@ -102,10 +103,18 @@ func (a *app) newRoot() *cobra.Command {
 	f.StringVarP(&a.session, "session", "s", "", "session by name, mount point or base (default $REWINDFS_SESSION)")
 	f.BoolVar(&a.json, "json", false, "print one JSON object")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing on stderr but errors")
-	f.Int64Var(&a.generation, "generation", -1, "refuse to act on another generation of the session")
+	generation := f.Uint64("generation", 0, "refuse to act on another generation of the session (default $REWINDFS_GENERATION)")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if f.Changed("generation") {
+			a.generation = generation
+			return nil
+		}
+		return a.generationOfEnv()
+	}
 	root.AddGroup(
 		&cobra.Group{ID: "session", Title: "Sessions:"},
 		&cobra.Group{ID: "time", Title: "Going back and forth:"},
+		&cobra.Group{ID: "agent", Title: "Agents:"},
 		&cobra.Group{ID: "look", Title: "Looking:"},
 	)
 	add := func(group string, cmds ...*cobra.Command) {
@@ -116,9 +125,40 @@ func (a *app) newRoot() *cobra.Command {
 	}
 	add("session", a.newMount(), a.newUnmount(), a.newDestroy(), a.newList(), a.newStatus())
 	add("time", a.newCheckpoint(), a.newRollback(), a.newUndo(), a.newRedo())
+	add("agent", a.newMemory(), a.newTool(), a.newVerify(), a.newPolicy(), a.newBudget(), a.newLedger())
 	add("look", a.newLog(), a.newDiff(), a.newCat(), a.newRead(), a.newWrite())
 	root.AddCommand(newBenchCommand(a), a.newDoctor(), a.newVersion())
 	return root
+}
+
+// generationOfEnv takes the generation that a wrapper handed down, such as a hook of an agent.
+func (a *app) generationOfEnv() error {
+	said := os.Getenv("REWINDFS_GENERATION")
+	if said == "" {
+		return nil
+	}
+	n, err := strconv.ParseUint(said, 10, 64)
+	if err != nil {
+		return usagef("$REWINDFS_GENERATION is %s, which is no generation: set it to the number that status shows, or unset it", show(said))
+	}
+	a.generation = &n
+	return nil
+}
+
+// newGroup makes a command that only holds others.
+func newGroup(use, short, long string, subs ...*cobra.Command) *cobra.Command {
+	group := &cobra.Command{
+		Use: use, Short: short, Long: long + "\n\n" + exitHelp,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return usagef("%s has no command %s; see: %s --help", cmd.CommandPath(), show(args[0]), cmd.CommandPath())
+		},
+	}
+	group.AddCommand(subs...)
+	return group
 }
 
 // exactly, atMost and friends are cobra's checks with our exit code.
@@ -156,7 +196,7 @@ func (a *app) fail(err error) int {
 		if errors.As(err, &found) {
 			f.Data = found.data
 		}
-		a.printJSON(f)
+		a.printJSON(&f)
 		return code
 	}
 	a.complain("rewindfs: " + strings.TrimRight(err.Error(), "\n"))

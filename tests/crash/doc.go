@@ -25,7 +25,33 @@
 // After each kill under checkpoints and rollbacks, the whole tree and a random earlier
 // checkpoint; every one of them at the end.
 //
-// REWINDFS_TEST_KILLS says how often (default 15; scripts/crash.sh runs 100),
+// # Files and conversations
+//
+// An agent that works over the control API (agent_*_test.go) counts its turns. All that it writes
+// and says in a turn carries the number, so at the end of each the files and the last words of both
+// its conversations carry the same one, and a checkpoint of another turn's files with these words
+// would be seen without knowing anything else. It also knows every file and every message,
+// byte for byte. After each kill:
+//   - Files and conversations are those after the last acknowledged operation, or, both, those
+//     after the one in flight. In flight, a write may leave its one file old or new, a sync its
+//     one thread old or new and all files as they are, staging and the end of a call nothing. A
+//     checkpoint that brings messages, and a begin that does, leaves the checkpoint and the
+//     messages, or neither; a rollback, undo or redo (also one by policy) files, all threads and the operation
+//     log's record, or nothing.
+//   - All acknowledged checkpoints are there, and at most one more: the one in flight.
+//     Three are looked at, and a rollback goes to one: exactly its files; its messages up to an
+//     unfinished step or a last word of the user, and behind them only what a repair may add; the notice that
+//     names it, or none. At the end every one of them is looked at and gone to.
+//   - The ledger verifies, before and after the next mount, also against a head kept outside. It has
+//     every checkpoint of the store and every movement of the operation log once, and each mount.
+//   - The generation has risen by one, and what carries the old one is refused and changes nothing.
+//
+// The daemon is killed at any moment, while an operation of a chosen kind is under way, or right after
+// something was written into the store's log or the ledger.
+//
+// # How often
+//
+// REWINDFS_TEST_KILLS says how often (default 15, 12 for the agent; scripts/crash.sh runs 100),
 // REWINDFS_TEST_SEED=fresh takes another seed. The store of a run that failed is
 // kept; the test says where.
 package crash

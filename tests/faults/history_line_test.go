@@ -68,6 +68,7 @@ func TestHistoryLabelsThatAreTaken(t *testing.T) {
 		}
 	}
 	for _, l := range odd {
+		put(t, m.Path("a"), "work")
 		m.Rollback(l)
 		content(t, m.Path("a"), l)
 		m.OK("undo")

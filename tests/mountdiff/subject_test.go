@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -22,12 +23,46 @@ type subject struct {
 	// old descriptors what it has. Paths are right all the same.
 	writeback bool
 	n         int
+	steps     int    // that undo could go before this sequence
+	left, to  string // of the last movement: layers
 }
 
+// newSubject takes a mount that shows its base.
 func newSubject(m *mounttest.Mount, label string) (*subject, error) {
+	// A rollback of something ends what redo could lead to.
+	m.OK("write", "file", "x")
+	m.Rollback("base")
 	d, err := fsops.NewDir(m.Dir)
-	return &subject{Dir: d, m: m, label: label}, err
+	s := &subject{Dir: d, m: m, label: label}
+	s.steps = s.undoSteps()
+	s.learn()
+	return s, err
 }
+
+func (s *subject) undoSteps() int {
+	var st struct{ Undo int }
+	s.m.JSON(&st, "status")
+	return st.Undo
+}
+
+// learn asks what the last movement was.
+func (s *subject) learn() {
+	var log struct {
+		Ops []struct {
+			From, To uint64
+			Same     *uint64
+		}
+	}
+	s.m.JSON(&log, "log", "--ops", "--limit", "1")
+	op := log.Ops[0]
+	if op.Same != nil {
+		op.From = *op.Same
+	}
+	s.left, s.to = fmt.Sprint(op.From), fmt.Sprint(op.To)
+}
+
+// Moved implements twin.Subject.
+func (s *subject) Moved() (left, to string) { return s.left, s.to }
 
 // Tree implements twin.Subject.
 func (s *subject) Tree() (*fstree.Tree, error) { return scan(s.m.Dir) }
@@ -59,7 +94,9 @@ func (s *subject) cli(args ...string) error {
 func (s *subject) Seal() (string, error) {
 	s.n++
 	ref := fmt.Sprintf("%s-%d", s.label, s.n)
-	return ref, s.cli("checkpoint", ref)
+	err := s.cli("checkpoint", ref)
+	s.learn()
+	return ref, err
 }
 
 // Move implements twin.Subject. What was left has no name of its own.
@@ -70,14 +107,32 @@ func (s *subject) Move(ref string) (string, bool, error) {
 	}
 	var data struct{ Noop bool }
 	err := r.Data(&data)
+	s.learn()
 	return "", !data.Noop, err
 }
 
-// Undo implements twin.Subject.
-func (s *subject) Undo() error { return s.cli("undo") }
+// Undo implements twin.Subject. Where a sequence before this one was is of no concern.
+func (s *subject) Undo() (bool, error) {
+	if s.undoSteps() == s.steps {
+		return false, nil
+	}
+	return s.walk("undo")
+}
 
 // Redo implements twin.Subject.
-func (s *subject) Redo() error { return s.cli("redo") }
+func (s *subject) Redo() (bool, error) { return s.walk("redo") }
+
+func (s *subject) walk(verb string) (bool, error) {
+	r := s.m.Run(verb, "--json")
+	if r.Code == 1 && strings.Contains(r.Stdout, "nothing_to_undo") {
+		return false, nil
+	}
+	s.learn()
+	if r.Code != 0 {
+		return false, errors.New(r.String())
+	}
+	return true, nil
+}
 
 // Reopen implements twin.Subject.
 func (s *subject) Reopen() error {

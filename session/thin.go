@@ -33,6 +33,8 @@ func (s *Session) dropCheckpoints(ctx context.Context, choose func() []journal.E
 		}
 	}
 	defer unlock()
+	// First they are no checkpoints any more, then their layers are given up: a crash in
+	// between leaves layers that nobody can name, for the next collection.
 	if err := s.removeEntries(gone); err != nil {
 		return nil, apiError(err)
 	}

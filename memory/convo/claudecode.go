@@ -187,6 +187,9 @@ func (w *work) rehang(kept map[string]bool) {
 			path = append(path, on)
 			on = next
 		}
+		if len(path) > len(up) {
+			on = "" // they hang on each other
+		}
 		for _, p := range path {
 			up[p] = on // the next row that hung there need not walk again
 		}

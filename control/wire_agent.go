@@ -22,7 +22,7 @@ const (
 )
 
 // MaxMessages is the largest conversation that PUT PathMemory takes, in bytes.
-const MaxMessages = 256 << 20
+const MaxMessages = 128 << 20 // what convo.Parse takes
 
 // Thread is a conversation in the store, without its messages.
 type Thread struct {

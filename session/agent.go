@@ -35,6 +35,7 @@ func (s *Session) openAgentSide() error {
 func (s *Session) welcome() {
 	s.auditMissed()
 	event := s.event(ledger.KindMount)
+	event.Op = s.mountOp
 	event.Details = map[string]any{"base": s.o.Base, "mountpoint": s.o.Mountpoint, "generation": s.record.Generation, "version": s.o.Version}
 	s.audit(event)
 	s.heads.Lock()
@@ -55,7 +56,7 @@ func (s *Session) farewell() error {
 	if errors.Is(err, ledger.ErrClosed) {
 		err = nil
 	}
-	return firstOf(s.budget.close(), err)
+	return firstOf(s.budget.keep(true), err)
 }
 
 // agentSide is what status says about the agent.

@@ -59,7 +59,11 @@ func (s *Session) auditMissed() {
 func (s *Session) opEvent(op *journal.Op) ledger.Event {
 	e := s.event(ledger.Kind(op.Kind))
 	e.Op, e.Label, e.Layer = op.N, op.Label, op.To
-	if entry, ok := s.journal.At(op.To); ok {
+	entry, ok := s.journal.At(op.To)
+	if op.Kind == journal.OpCheckpoint { // several may share the layer
+		entry, ok = s.journal.Newest(op.To)
+	}
+	if ok {
 		e.Checkpoint = entry.ID
 		if e.Label == "" {
 			e.Label = entry.Label

@@ -23,6 +23,7 @@ type budgetKeeper struct {
 	mu    sync.Mutex
 	meter *budget.Meter
 	state budgetState // mu
+	kept  int64       // mu: Tree.Written when it was noted last
 }
 
 // budgetState is what is kept in the store besides the entries of the meter.
@@ -240,12 +241,21 @@ func (k *budgetKeeper) set(r *control.BudgetRequest, limits budget.Limits) error
 	return nil
 }
 
-// close keeps how many bytes were written.
-func (k *budgetKeeper) close() error {
+// keepBytes is how many bytes may be written before it is noted how many they are: a
+// killed daemon forgets no more.
+const keepBytes = 1 << 20
+
+// keep notes how many bytes were written, now and then, or in any case.
+func (k *budgetKeeper) keep(anyway bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	now := k.s.tree.Written()
+	if !anyway && now-k.kept < keepBytes {
+		return nil
+	}
 	next := k.state
-	next.Bytes += k.s.tree.Written()
+	next.Bytes += now
+	k.kept = now
 	return k.s.saveState(stateBudget, next)
 }
 

@@ -140,6 +140,13 @@ func (s *Session) sealLocked(ctx context.Context, p sealing) (sealed, error) {
 		}
 		var b kv.Batch
 		if err = stage(&b); err == nil {
+			// By it the ledger gets to know of the checkpoint when we die in front of recording it.
+			op, err = s.journal.StageOp(&b, journal.Op{
+				Kind: journal.OpCheckpoint, Branch: s.o.Branch, From: e.Layer, To: e.Layer,
+				Open: uint64(s.branch.HeadLayer()), Label: e.Label, At: e.CreatedAt,
+			})
+		}
+		if err == nil {
 			err = s.db.Apply(&b)
 		}
 	} else {

@@ -125,6 +125,9 @@ func (s *Session) putMemory(w http.ResponseWriter, r *http.Request) error {
 	if err := checkThread(thread); err != nil {
 		return err
 	}
+	if r.ContentLength > control.MaxMessages {
+		return badRequest("the conversation is larger than %d MiB", control.MaxMessages>>20)
+	}
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, control.MaxMessages))
 	if err != nil {
 		var big *http.MaxBytesError

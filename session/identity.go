@@ -110,5 +110,6 @@ func (s *Session) raiseGeneration() (uint64, error) {
 		return 0, fmt.Errorf("raise the generation: %w", err)
 	}
 	s.journal.Commit(nil, &op)
+	s.mountOp = op.N
 	return gen, nil
 }

@@ -56,9 +56,11 @@ type Session struct {
 	arrived  memory.Threads // the live conversations when the head got where it stands
 
 	shown      atomic.Pointer[agentSide] // by the last status
+	mountOp    uint64                    // number of the operation that this mount is
 	missed     []journal.Op              // operations that a crash kept from the ledger
 	unaudited  atomic.Int64              // events that could not be recorded
-	thinning   sync.Mutex                // held by the one who thins out automatic checkpoints
+	thins      bool                      // automatic checkpoints are being thinned out
+	thinning   sync.Mutex                // held by the one who drops checkpoints; taken before heads
 	background sync.WaitGroup
 
 	cut chan struct{} // gets a token when the mount was cut off by force

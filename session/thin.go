@@ -94,19 +94,25 @@ func (s *Session) thinOut() {
 	if p == nil || p.KeepLast == 0 || len(s.tooMany(p.KeepLast)) == 0 {
 		return
 	}
-	if !s.thinning.TryLock() {
-		return // whoever is at it will be followed by the next call's begin
+	if s.thins {
+		return // whoever is at it looks again
 	}
-	s.thinning.Unlock()
+	s.thins = true
 	s.background.Go(func() {
-		_, err := s.dropCheckpoints(context.Background(), func() []journal.Entry {
-			if p := s.policy.AutoCheckpoint; p != nil && p.KeepLast > 0 {
-				return s.tooMany(p.KeepLast)
+		for more := true; more; {
+			gone, err := s.dropCheckpoints(context.Background(), func() (gone []journal.Entry) {
+				if p := s.policy.AutoCheckpoint; p != nil && p.KeepLast > 0 {
+					gone = s.tooMany(p.KeepLast)
+				}
+				s.thins = len(gone) > 0
+				return gone
+			})
+			if more = err == nil && len(gone) > 0; err != nil {
+				s.log.Warn("thin out automatic checkpoints", "error", err)
+				s.heads.Lock()
+				s.thins = false
+				s.heads.Unlock()
 			}
-			return nil
-		})
-		if err != nil {
-			s.log.Warn("thin out automatic checkpoints", "error", err)
 		}
 	})
 }

@@ -95,6 +95,9 @@ func (s *Session) ToolEnd(ctx context.Context, r *control.ToolEnd) (*control.Too
 			return nil, badRequest("usage: %v", err)
 		}
 	}
+	if err := s.budget.keep(false); err != nil {
+		s.log.Warn("note how many bytes were written", "error", err)
+	}
 	ended := s.calls.end(r.Call)
 	out := &control.ToolEnded{Call: r.Call, Known: ended != nil, Verify: []control.Verifier{}, Inflight: s.calls.inflight()}
 	tool, mutating := "", true

@@ -22,8 +22,8 @@ const (
 
 // attempt runs the command once. It never returns Pass or Fail unless the command
 // ended by itself, in time, with a verdict.
-func (s Spec) attempt(ctx context.Context, n int) Attempt {
-	a := Attempt{Number: n, Started: time.Now(), Status: Unknown, ExitCode: -1}
+func (s Spec) attempt(ctx context.Context, n int) (a Attempt) {
+	a = Attempt{Number: n, Started: time.Now(), Status: Unknown, ExitCode: -1}
 	defer func() { a.Duration = time.Since(a.Started) }()
 	if err := ctx.Err(); err != nil {
 		a.Reason = "the verification was cancelled: " + context.Cause(ctx).Error()

@@ -8,10 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -216,7 +213,7 @@ func (a *app) runLedgerVerify(ctx context.Context, heads []string) error {
 	if err != nil {
 		return err
 	}
-	id, err := storeID(l.Store)
+	id, err := session.LedgerID(l.Store)
 	if err != nil {
 		return fmt.Errorf("verify the ledger of session %s: %w", show(l.Name), err)
 	}
@@ -255,19 +252,4 @@ func printReport(w io.Writer, rep *ledger.Report) {
 	}
 	fmt.Fprintf(w, "The ledger is whole: %s.\n", lines)
 	fmt.Fprintf(w, "Keep this head elsewhere, and check later with: rewindfs ledger verify --head %s\n", rep.Head)
-}
-
-// storeID is what the ledger of a store is tied to. It stands in a file of the store's database, which
-// needs not be opened for it.
-func storeID(store string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(store, "kv", "format"))
-	if err != nil {
-		return "", fmt.Errorf("find the id of the store: %w", err)
-	}
-	for line := range strings.Lines(string(b)) {
-		if id, ok := strings.CutPrefix(strings.TrimSpace(line), "store "); ok {
-			return id, nil
-		}
-	}
-	return "", fmt.Errorf("the store %s has no id", show(store))
 }

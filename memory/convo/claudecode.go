@@ -66,6 +66,8 @@ func (claudeCode) row(w *work, uuid, parent string, like *node, message json.Raw
 	for _, key := range []string{"userType", "cwd", "version", "gitBranch", "timestamp", "sessionId"} {
 		if v := o.get(key); v != nil {
 			pairs = append(pairs, key, v)
+		} else if key == "sessionId" && w.opt.NewID != "" {
+			pairs = append(pairs, key, w.opt.NewID)
 		}
 	}
 	pairs = append(pairs, "type", "user", "message", message, "uuid", uuid)

@@ -70,10 +70,7 @@ func (c codex) compacted(o object) *node {
 
 // row wraps an item as the row behind prev is.
 func (codex) row(item json.RawMessage, prev *node) json.RawMessage {
-	var o object
-	if prev != nil {
-		o, _ = asObject(prev.raw)
-	}
+	o, _ := asObject(prev.raw)
 	if at := o.get("timestamp"); at != nil {
 		return obj("timestamp", at, "type", "response_item", "payload", item)
 	}
@@ -105,6 +102,9 @@ func (codex) prepare(w *work) {
 }
 
 func (c codex) notice(w *work) {
+	if len(w.nodes) == 0 {
+		return // a rollout that does not say whose it is would be refused
+	}
 	last := w.last()
 	if last != nil && (last.role == roleSystem || last.role == roleUser) {
 		o, _ := asObject(last.raw)
@@ -112,11 +112,7 @@ func (c codex) notice(w *work) {
 			return
 		}
 	}
-	var prev *node
-	if len(w.nodes) > 0 {
-		prev = w.nodes[len(w.nodes)-1]
-	}
-	n := w.push(fresh(c, c.row(c.noticeItem(w), prev)))
+	n := w.push(fresh(c, c.row(c.noticeItem(w), w.nodes[len(w.nodes)-1])))
 	w.log(actNotice, n.pos, "")
 }
 

@@ -13,6 +13,9 @@ const (
 	MaxSize = 128 << 20
 	// MaxDepth is how deep lists and objects may be nested in each other.
 	MaxDepth = 512
+	// MaxItems is how many messages a history may have. Each costs some hundred bytes of
+	// memory while it is read, however short it is.
+	MaxItems = 250_000
 )
 
 // refuse makes an ErrNotHistory.
@@ -34,7 +37,7 @@ func Parse(data []byte, want Format) (History, error) {
 	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	trimmed := bytes.TrimSpace(data)
-	if err := checkDepth(trimmed); err != nil {
+	if err := checkShape(trimmed); err != nil {
 		return h, err
 	}
 	var err error
@@ -68,9 +71,10 @@ func first(b []byte) []byte {
 	return b[:n]
 }
 
-// checkDepth bounds the nesting before anything recursive sees the text.
-func checkDepth(b []byte) error {
-	depth := 0
+// checkShape bounds the nesting, before anything recursive sees the text, and the number
+// of items, before there is a list of them.
+func checkShape(b []byte) error {
+	depth, items := 0, 0
 	for i := 0; i < len(b); i++ {
 		switch b[i] {
 		case '"':
@@ -81,6 +85,12 @@ func checkDepth(b []byte) error {
 			}
 		case '}', ']':
 			depth--
+		case ',', '\n':
+			if b[i] == ',' && depth == 1 || b[i] == '\n' && depth <= 0 {
+				if items++; items >= MaxItems {
+					return refuse("it has more than %d messages", MaxItems)
+				}
+			}
 		}
 	}
 	return nil

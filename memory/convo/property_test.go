@@ -152,7 +152,7 @@ func TestRepair(t *testing.T) {
 			t.Fatalf("not deterministic\n%s", context())
 		}
 		all := string(History{Items: h.Items, Lines: true}.Encode())
-		if o.Notice != "" && strings.Count(all, "Back again.") != 1 {
+		if o.Notice != "" && strings.Count(all, "Back again.") != 1 && !(f == Codex && len(h.Items) == 0) {
 			t.Fatalf("%d notices\n%s", strings.Count(all, "Back again."), context())
 		}
 		checkBalanced(t, f, h.Items, context)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strings"
+	"unicode/utf8"
 )
 
 // This file reads and edits JSON text in place, one level at a time. It only ever sees
@@ -236,12 +237,13 @@ func (a array) text(items []json.RawMessage) json.RawMessage {
 
 func isString(raw []byte) bool { return len(raw) > 0 && raw[0] == '"' }
 
-// unquote returns the text of a JSON string; "" for any other value.
+// unquote returns the text of a JSON string; "" for any other value. Bytes that are no
+// UTF-8 are replaced, as quote does, so that what is written is what was read.
 func unquote(raw []byte) string {
 	if !isString(raw) {
 		return ""
 	}
-	if bytes.IndexByte(raw, '\\') < 0 {
+	if bytes.IndexByte(raw, '\\') < 0 && utf8.Valid(raw) {
 		return string(raw[1 : len(raw)-1])
 	}
 	var s string

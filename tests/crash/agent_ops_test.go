@@ -88,6 +88,7 @@ type agent struct {
 	aim   string        // tell about an operation of this kind
 	skip  int           // but not about the first ones
 	aimed chan struct{} // closed when it begins
+	hold  chan struct{} // nil, or what it then waits for
 }
 
 func newAgent(dir string, rng *rand.Rand) *agent {
@@ -109,6 +110,9 @@ func (a *agent) do(o op) error {
 		if a.skip--; a.skip < 0 {
 			close(a.aimed)
 			a.aimed = nil
+			if a.hold != nil {
+				<-a.hold
+			}
 		}
 	}
 	start := time.Now()

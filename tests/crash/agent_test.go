@@ -3,7 +3,6 @@ package crash
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -26,14 +25,15 @@ import (
 // trial is an agent in a mount whose daemon is killed.
 type trial struct {
 	*testing.T
-	m     *mounttest.Mount
-	a     *agent
-	book  *book
-	rng   *rand.Rand
-	gen   uint64
-	pid   int
-	hit   map[string][2]int // how often an operation was in flight, and was done all the same
-	after int               // kills with nothing in flight
+	m      *mounttest.Mount
+	a      *agent
+	book   *book
+	rng    *rand.Rand
+	gen    uint64
+	pid    int
+	hit    map[string][2]int // how often an operation was in flight, and was done all the same
+	after  int               // kills with nothing in flight
+	traced int               // kills in front of a write
 }
 
 // TestFilesAndConversationStayTogether lets an agent work, kills the daemon at random
@@ -123,13 +123,13 @@ func (c *trial) connect(when string) {
 }
 
 // killAtWork lets the agent work and kills the daemon: at any moment; while an operation of some
-// kind is likely to be under way; or when it has just written into the store, or into the ledger.
+// kind is likely to be under way; or in such an operation, in front of something that it writes.
 func (c *trial) killAtWork() {
 	c.Helper()
 	a := c.a
-	a.aim, a.skip, a.aimed = "", 0, nil
-	wait, written := time.Duration(0), ""
-	aimed, done := make(chan struct{}), make(chan struct{})
+	a.aim, a.aimed, a.hold = "", nil, nil
+	wait, write := time.Duration(0), -1
+	aimed, hold := make(chan struct{}), make(chan struct{})
 	switch k := c.rng.IntN(10); {
 	case k == 0 || len(a.took) == 0:
 		wait = time.Duration(c.rng.IntN(8000)) * time.Microsecond
@@ -142,10 +142,10 @@ func (c *trial) killAtWork() {
 			wait = time.Duration(1.3 * c.rng.Float64() * float64(a.took[a.aim]))
 			break
 		}
-		wait = time.Duration(c.rng.IntN(2)*c.rng.IntN(100)) * time.Microsecond
-		written = []string{"kv/log", "kv/log", "ledger"}[c.rng.IntN(3)]
+		a.hold, write = hold, c.rng.IntN(8)
 	}
 	aiming := a.aimed != nil
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		a.work()
@@ -157,30 +157,33 @@ func (c *trial) killAtWork() {
 		case <-time.After(time.Second): // it is a rare kind: then at any moment
 		}
 	}
-	if written != "" {
-		awaitWrite(c.T, filepath.Join(c.m.Store, written))
-	}
-	time.Sleep(wait) // the random moment
-	a.killed.Store(true)
-	kill(c.m, c.pid)
-	<-done
-}
-
-// awaitWrite returns as soon as a file in dir is written to, or after a while: not everything that an
-// agent does is written there.
-func awaitWrite(t *testing.T, dir string) {
-	t.Helper()
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	fd, err := unix.PidfdOpen(c.pid, 0)
 	if err != nil {
-		t.Fatal(err)
+		c.Fatalf("find the daemon: %v", err)
 	}
 	defer unix.Close(fd)
-	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_MODIFY); err != nil {
-		t.Fatalf("watch %s: %v", dir, err)
+	doomed := func() { a.killed.Store(true) }
+	if write >= 0 {
+		r := killAtWrite(c.pid, write, 100*time.Millisecond, func() { close(hold) }, doomed)
+		if r.err != nil {
+			c.Logf("a kill by the clock instead: %v", r.err)
+		}
+		if r.writes > write {
+			c.traced++
+		}
 	}
-	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20); err != nil && !errors.Is(err, unix.EINTR) {
-		t.Fatal(err)
+	if !a.killed.Load() {
+		time.Sleep(wait) // the random moment
+		doomed()
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+			c.Fatalf("kill the daemon: %v", err)
+		}
 	}
+	mounttest.WaitFor(c.T, "all threads of the daemon to end", func() bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return err == nil && n == 1
+	})
+	<-done
 }
 
 func (c *trial) history(when string) *control.Log {
@@ -414,7 +417,7 @@ func (c *trial) tell(kills int) {
 	for _, kind := range slices.Sorted(maps.Keys(c.hit)) {
 		hit = append(hit, fmt.Sprintf("%s %d (%d)", kind, c.hit[kind][0], c.hit[kind][1]))
 	}
-	c.Logf("%d kills under %d acknowledged operations, %d checkpoints, movements %s; %d lines in the ledger",
-		kills, c.a.done, len(c.a.points), describe(c.a.moves), c.book.seq)
+	c.Logf("%d kills, %d of them in front of a write, under %d acknowledged operations, %d checkpoints, movements %s; %d lines in the ledger",
+		kills, c.traced, c.a.done, len(c.a.points), describe(c.a.moves), c.book.seq)
 	c.Logf("in flight, and done all the same: nothing %d, %s", c.after, strings.Join(hit, ", "))
 }

@@ -86,7 +86,8 @@ func checkShape(b []byte) error {
 		case '}', ']':
 			depth--
 		case ',', '\n':
-			if b[i] == ',' && depth == 1 || b[i] == '\n' && depth <= 0 {
+			// In an array a comma ends an item; among lines it only ends a member of one.
+			if b[i] == ',' && depth == 1 && b[0] == '[' || b[i] == '\n' && depth <= 0 {
 				if items++; items >= MaxItems {
 					return refuse("it has more than %d messages", MaxItems)
 				}

@@ -73,6 +73,24 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
+func TestParseNumber(t *testing.T) {
+	const row = `{"type":"user","uuid":"","a":1,"b":2,"message":{"content":"x"}}`
+	some := MaxItems / 3 // fewer items than the bound, with more commas than it
+	for _, in := range []string{
+		strings.Repeat(row+"\n", some),
+		"[" + strings.Repeat(row+",", some) + row + "]",
+	} {
+		if h, err := Parse([]byte(in), ClaudeCode); err != nil || len(h.Items) < some {
+			t.Errorf("%d rows: %v", len(h.Items), err)
+		}
+	}
+	for _, in := range []string{strings.Repeat("{}\n", MaxItems+1), "[" + strings.Repeat("{},", MaxItems) + "{}]"} {
+		if _, err := Parse([]byte(in), ClaudeCode); !errors.Is(err, ErrNotHistory) || !strings.Contains(err.Error(), "more than") {
+			t.Errorf("too many rows: %v", err)
+		}
+	}
+}
+
 func TestParseKeepsBytes(t *testing.T) {
 	one := `{"role":"user" , "content":"\ud800 \u00e9 é` + "\xff" + `","n":1.00e+400,"Role":0,"role ":1}`
 	two := `{"content":"ok","role":"assistant"}`

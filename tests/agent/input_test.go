@@ -107,9 +107,9 @@ func inputs() []input {
 		{name: "a format that there is not", format: "telegraph", data: text(chat(3)), says: "telegraph"},
 	}
 	return append(small, []input{
-		{name: "200 MiB of numbers", data: repeated(200*mib, "[1", ",1", "]"), says: "134217728"},
-		{name: "200 MiB of conversation", data: repeated(200*mib, `[{"role":"system","content":"s"}`, exchange(), "]"), says: "134217728"},
-		{name: "300 MiB of conversation", data: repeated(300*mib, `[{"role":"system","content":"s"}`, exchange(), "]"), says: "larger than"},
+		{name: "200 MiB of numbers", data: repeated(200*mib, "[1", ",1", "]"), says: "larger than 128 MiB"},
+		{name: "200 MiB of conversation", data: repeated(200*mib, `[{"role":"system","content":"s"}`, exchange(), "]"), says: "larger than 128 MiB"},
+		{name: "300 MiB of conversation", data: repeated(300*mib, `[{"role":"system","content":"s"}`, exchange(), "]"), says: "larger than 128 MiB"},
 		{name: "100 MiB of numbers", data: repeated(100*mib, "[1", ",1", "]")},
 		{name: "100 MiB of empty objects", data: repeated(100*mib, "[{}", ",{}", "]")},
 		{name: "100 MiB of lines", data: repeated(100*mib, "", "{}\n", "")},

@@ -122,6 +122,9 @@ func (c *trial) connect(when string) {
 	c.a.inflight = 0
 }
 
+// both are the operations that change files, conversations or history together.
+var both = []string{"checkpoint with messages", "begin with messages", "rollback", "undo", "redo", "end with an error"}
+
 // killAtWork lets the agent work and kills the daemon: at any moment; while an operation of some
 // kind is likely to be under way; or in such an operation, in front of something that it writes.
 func (c *trial) killAtWork() {
@@ -137,6 +140,9 @@ func (c *trial) killAtWork() {
 		wait = time.Duration(5+c.rng.IntN(250)) * time.Millisecond
 	default:
 		kinds := slices.Sorted(maps.Keys(a.took))
+		if c.rng.IntN(2) == 0 {
+			kinds = both
+		}
 		a.aim, a.skip, a.aimed = kinds[c.rng.IntN(len(kinds))], c.rng.IntN(3), aimed
 		if k < 5 {
 			wait = time.Duration(1.3 * c.rng.Float64() * float64(a.took[a.aim]))

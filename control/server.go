@@ -129,7 +129,7 @@ func HandleRaw(s *Server, pattern string, fn func(w http.ResponseWriter, r *http
 			err = s.checkGeneration(r, nil)
 		}
 		if err != nil {
-			s.fail(w, r, err)
+			s.refuse(w, r, err)
 			return
 		}
 		counted := &countingWriter{ResponseWriter: w}
@@ -139,9 +139,19 @@ func HandleRaw(s *Server, pattern string, fn func(w http.ResponseWriter, r *http
 			s.logger.Warn("control call cut off", "call", r.URL.Path, "error", err)
 			panic(http.ErrAbortHandler)
 		case err != nil:
-			s.fail(w, r, err)
+			s.refuse(w, r, err)
 		}
 	})
+}
+
+// maxDrained is how much of a refused body is read for nothing, in bytes.
+const maxDrained = 1 << 30
+
+// refuse answers a call whose body may not have been read. It is read to its end: a client
+// that still writes when the connection closes would see that, and not why.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxDrained))
+	s.fail(w, r, err)
 }
 
 type countingWriter struct {

@@ -108,6 +108,7 @@ type ToolEnded struct {
 	Verify     []Verifier `json:"verify"`
 	Inflight   []string   `json:"inflight"`
 	Budget     string     `json:"budget,omitempty"` // why the next call will be refused
+	Warnings   []string   `json:"warnings"`
 }
 
 // Verifier is a command that decides whether the state is good.

@@ -274,7 +274,7 @@ func (j *Journal) Above(line Line, layer uint64) []Entry {
 
 // Latest returns the newest checkpoint in line that was asked for by somebody.
 func (j *Journal) Latest(line Line) (Entry, bool) {
-	e, _ := back(j.entries(), 0, line)
+	e, _ := back(j.entries(), 0, j.counting(line))
 	if e == nil {
 		return Entry{}, false
 	}

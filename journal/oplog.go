@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -197,9 +198,19 @@ func (w *walk) fold() {
 	w.taken, w.redo = nil, nil
 }
 
+// sameTalk reports whether two states have the same conversation.
+func sameTalk(a, b *Conversation) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Digest == b.Digest && a.State == b.State && maps.EqualFunc(a.Threads, b.Threads, func(x, y Conversation) bool {
+		return x.Digest == y.Digest && x.State == y.State
+	})
+}
+
 // push adds s to the way that undo goes. Of one state left twice in a row the later time counts.
 func (w *walk) push(s Step) {
-	if n := len(w.undo); n > 0 && w.undo[n-1].Back == s.Back {
+	if n := len(w.undo); n > 0 && w.undo[n-1].Back == s.Back && sameTalk(w.undo[n-1].Live, s.Live) {
 		w.undo[n-1].By, w.undo[n-1].Label, w.undo[n-1].Live = s.By, s.Label, s.Live
 		return
 	}

@@ -75,7 +75,7 @@ func target(e *Entry) Target {
 }
 
 func (j *Journal) back(ref string, n int, line Line) (Target, error) {
-	e, seen := back(j.entries(), n, line)
+	e, seen := back(j.entries(), n, j.counting(line))
 	switch {
 	case e != nil:
 		return target(e), nil
@@ -85,11 +85,25 @@ func (j *Journal) back(ref string, n int, line Line) (Target, error) {
 	return Target{}, fmt.Errorf("%w %s: there are %d, the oldest is @{%d}", ErrUnknownRef, ref, seen, seen-1)
 }
 
-// back finds the n-th checkpoint of line before the latest, auto entries not
-// counted, or says how many there are.
-func back(all []*Entry, n int, line Line) (e *Entry, seen int) {
+// counting returns which checkpoints latest and @{N} count: those in line that were made
+// by somebody, and were not only recorded, or rejected.
+func (j *Journal) counting(line Line) func(*Entry) bool {
+	j.mu.RLock()
+	decided := map[string]DecisionKind{}
+	for _, d := range j.decisions {
+		decided[d.ID] = d.Kind
+	}
+	j.mu.RUnlock()
+	return func(e *Entry) bool {
+		kind := decided[e.ID]
+		return !e.Auto && kind != Reject && (!e.Pending || kind == Attach) && line(e.Layer)
+	}
+}
+
+// back finds the n-th checkpoint before the latest of those that count, or says how many there are.
+func back(all []*Entry, n int, counts func(*Entry) bool) (e *Entry, seen int) {
 	for i := len(all) - 1; i >= 0; i-- {
-		if all[i].Auto || !line(all[i].Layer) {
+		if !counts(all[i]) {
 			continue
 		}
 		if seen == n {

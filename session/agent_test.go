@@ -541,13 +541,14 @@ func TestBudgets(t *testing.T) {
 		t.Errorf("over already: %s", out.Budget)
 	}
 	r.begin(t, control.ToolBegin{Name: "write", Call: "c2"})
-	_, err := r.ToolEnd(t.Context(), control.ToolEnd{Call: "c2", Usage: json.RawMessage(`{"input_tokens":"many"}`)})
-	wantCode(t, err, control.CodeBadRequest)
+	if out := r.end(t, control.ToolEnd{Call: "c2", Usage: json.RawMessage(`{"input_tokens":"many"}`)}); len(out.Warnings) != 1 || len(out.Inflight) != 0 {
+		t.Errorf("a call that ends with a usage that cannot be read: %+v", out)
+	}
 	if out := r.end(t, control.ToolEnd{Call: "c2", Usage: json.RawMessage(`{"input_tokens":500}`)}); out.Budget == "" {
 		t.Error("not over")
 	}
 	for range 2 {
-		_, err = r.ToolBegin(t.Context(), control.ToolBegin{Name: "write", Call: "c3"})
+		_, err := r.ToolBegin(t.Context(), control.ToolBegin{Name: "write", Call: "c3"})
 		wantCode(t, err, control.CodeBudget)
 		if err := r.stop(); err != nil {
 			t.Fatal(err)
@@ -631,5 +632,83 @@ func TestSnapshotOfThreads(t *testing.T) {
 	}
 	if got := threadsOf(snapshotOf(nil)); len(got) != 0 {
 		t.Errorf("nothing became %v", got)
+	}
+}
+
+// A conversation that goes back without the files is taken back by undo as well, and what
+// undo brings back is what there was, byte for byte.
+func TestUndoOfMessagesAlone(t *testing.T) {
+	r := start(t, options(t))
+	r.write(t, "f", "zero")
+	r.sync(t, "", say(1, ""))
+	r.checkpoint(t, "A")
+	r.write(t, "f", "one")
+	r.rollback(t, "A") // an older movement, which must stay out of it
+	undo := func() {
+		t.Helper()
+		if _, err := r.Undo(t.Context(), control.UndoRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	precious := say(5, "open")
+	r.sync(t, "", precious)
+	if res := r.rollback(t, "A"); res.Noop || len(res.Messages) != 4 {
+		t.Errorf("a rollback of the conversation alone: noop %v, %d messages", res.Noop, len(res.Messages))
+	}
+	undo()
+	r.want(t, "", "f", "zero")
+	r.wantMessages(t, 13) // with the open call
+	r.write(t, "f", "two")
+	res, err := r.Rollback(t.Context(), control.RollbackRequest{Ref: "A", MessagesOnly: true})
+	if err != nil || !strings.Contains(res.Notice, "The files are as they were") {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	r.wantMessages(t, 4)
+	r.want(t, "", "f", "two")
+	r.write(t, "f", "three")
+	undo()
+	r.want(t, "", "f", "two")
+	r.wantMessages(t, 13)
+	if _, err := r.Redo(t.Context(), control.UndoRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, "", "f", "three")
+	r.wantMessages(t, 4)
+	if n := len(r.events(t, ledger.KindSkippedNoop)); n != 0 {
+		t.Errorf("%d movements are called skipped", n)
+	}
+}
+
+// The checkpoint that automatic rollbacks go to is not thinned out; and one that cannot be
+// made is in the ledger.
+func TestPolicyKeepsItsTarget(t *testing.T) {
+	r := start(t, options(t))
+	r.write(t, "f", "good")
+	good := r.begin(t, control.ToolBegin{Name: "write", Call: "c0"}).Checkpoint
+	r.end(t, control.ToolEnd{})
+	_, err := r.SetPolicy(t.Context(), control.PolicyRequest{
+		AutoCheckpoint: &control.AutoCheckpoint{KeepLast: 1}, AutoRollback: &control.AutoRollback{On: []string{"exception"}, To: good.ID},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		r.begin(t, control.ToolBegin{Name: "write", Call: fmt.Sprint("d", i)})
+		r.write(t, "f", fmt.Sprint(i))
+		r.end(t, control.ToolEnd{})
+		r.s.background.Wait()
+	}
+	r.begin(t, control.ToolBegin{Name: "write", Call: "bad"})
+	if out := r.end(t, control.ToolEnd{Call: "bad", Error: "boom"}); out.RolledBack == nil {
+		t.Fatalf("%+v", out)
+	}
+	r.want(t, "", "f", "good")
+	if out := r.end(t, control.ToolEnd{Call: "never begun"}); out.Known || len(out.Verify) != 0 {
+		t.Errorf("the end of a call that never began: %+v", out)
+	}
+	_, err = r.Verification(t.Context(), control.Verification{Command: "x", Status: "fail", To: "nowhere", Auto: true})
+	wantCode(t, err, control.CodeUnknownCheckpoint)
+	if n := len(r.events(t, ledger.KindEscalation)); n != 1 {
+		t.Errorf("%d failed rollbacks in the ledger", n)
 	}
 }

@@ -275,6 +275,8 @@ type wanted struct {
 	as       string // what the state gone back to is called
 	reason   string // for the notice
 	noNotice bool
+	alone    bool // the files stay
+	raw      bool // what becomes live is as it was; only what is handed out is repaired
 }
 
 // repairOptions are what the checkpoint of e knows about the calls around it. notice is "" for none.
@@ -311,14 +313,23 @@ func (s *Session) restoreConversations(e *journal.Entry, snap journal.Conversati
 		if !want.noNotice {
 			notice = convo.Notice(want.as, want.reason)
 		}
+		if notice != "" && want.alone {
+			notice = convo.NoticeMessages(want.as, want.reason)
+		}
 		o := repairOptions(e, notice)
 		o.Checkpoint = want.as
 		fixed, err := memory.Repair(h, o)
-		if err != nil {
+		switch {
+		case want.raw:
+			if out.live[name] = ref; err != nil {
+				continue // it is live as it was; whoever wants to send it is told then
+			}
+		case err != nil:
 			return nil, unrepairable(name, err)
-		}
-		if out.live[name], err = s.memory.Put(fixed.History); err != nil {
-			return nil, apiError(err)
+		default:
+			if out.live[name], err = s.memory.Put(fixed.History); err != nil {
+				return nil, apiError(err)
+			}
 		}
 		if name == memory.MainThread {
 			out.main, out.hasMain = fixed, true

@@ -47,17 +47,16 @@ func (s *Session) Verification(ctx context.Context, r *control.Verification) (*c
 		}
 		return out, nil
 	}
-	to, err := s.resolve(r.To)
-	if err != nil {
-		return nil, err
-	}
 	trigger := triggerTestFailure
 	if r.Status == "unknown" {
 		trigger = "escalation"
 	}
 	var res *control.Rollback
+	var err error
 	if r.Auto {
 		res, err = s.autoRollback(ctx, autoMove{trigger: trigger, to: r.To, call: r.Call, reason: reasonOf(r), noNotice: r.NoNotice})
+	} else if to, rerr := s.resolve(r.To); rerr != nil {
+		err = rerr
 	} else {
 		res, err = s.backUnlessThere(ctx, to, going{reason: reasonOf(r), noNotice: r.NoNotice, trigger: trigger})
 	}
@@ -66,7 +65,7 @@ func (s *Session) Verification(ctx context.Context, r *control.Verification) (*c
 	}
 	out.RolledBack, out.Skipped = res, res == nil
 	if out.Skipped {
-		out.Warnings = append(out.Warnings, fmt.Sprintf("the state that failed is %s itself: going back to it changes nothing, so nothing was done. Choose an older checkpoint", to.Name()))
+		out.Warnings = append(out.Warnings, fmt.Sprintf("the state that failed is %s itself: going back to it changes nothing, so nothing was done. Choose an older checkpoint", r.To))
 	}
 	return out, nil
 }

@@ -63,7 +63,7 @@ func (s *Session) rollbackTo(ctx context.Context, to journal.Target, g going) (*
 			snap = to.Entry.Conversation
 		}
 		var err error
-		if m.conv, err = s.restoreConversations(to.Entry, snap, wanted{as: spoken(to), reason: g.reason, noNotice: g.noNotice}); err != nil {
+		if m.conv, err = s.restoreConversations(to.Entry, snap, wanted{as: spoken(to), reason: g.reason, noNotice: g.noNotice, alone: g.messagesOnly}); err != nil {
 			return nil, err
 		}
 	}
@@ -94,22 +94,60 @@ func (s *Session) standsAt(ctx context.Context, l uint64) bool {
 }
 
 // restoreMessages makes the conversations of m the live ones and leaves the files alone.
+// It is a movement that undo takes back, so the present files are sealed, if they changed.
 func (s *Session) restoreMessages(to journal.Target, m move) (*control.Rollback, error) {
-	if err := s.applyLive(m.conv.live); err != nil {
-		return nil, apiError(err)
+	at := uint64(s.branch.Parent())
+	op := journal.Op{
+		Kind: journal.OpRollback, Branch: s.o.Branch, From: at, To: at, Open: uint64(s.branch.HeadLayer()),
+		Label: m.label, Live: s.leftConversation(),
+	}
+	if err := s.moveTalk(&op, m.conv, !s.branch.Clean()); err != nil {
+		return nil, err
 	}
 	res := emptyRollback()
-	res.Layer, res.Noop = to.Layer, true
+	res.Layer = to.Layer
 	res.Checkpoint = to.Name()
 	if to.Entry != nil {
 		res.CheckpointID = to.Entry.ID
 	}
 	m.conv.tell(res)
 	event := s.event(ledger.KindRollback)
-	event.Checkpoint, event.Label, event.Layer = res.CheckpointID, res.Checkpoint, res.Layer
+	event.Checkpoint, event.Label, event.Layer, event.Op = res.CheckpointID, res.Checkpoint, res.Layer, op.N
 	event.Details = map[string]any{"messages_only": true, "reason": clip(m.reason, 2000)}
 	s.audit(event)
 	return res, nil
+}
+
+// moveTalk makes the conversations of c live and notes op, in one batch; with seal, the open
+// layer becomes the one that op left. Preconditions: s.heads is held.
+func (s *Session) moveTalk(op *journal.Op, c *restored, seal bool) error {
+	var live func()
+	stage := func(b *kv.Batch) (err error) {
+		b.UseReserve()
+		if *op, err = s.journal.StageOp(b, *op); err == nil {
+			live, err = s.memory.StageLive(b, s.o.Branch, c.live)
+		}
+		return err
+	}
+	var err error
+	if seal {
+		_, err = s.branch.Seal(func(b *kv.Batch, sealed layers.Sealed) error {
+			op.From, op.To, op.Open = uint64(sealed.Layer), uint64(sealed.Layer), uint64(sealed.Open)
+			return stage(b)
+		})
+	} else {
+		var b kv.Batch
+		if err = stage(&b); err == nil {
+			err = s.db.Apply(&b)
+		}
+	}
+	if err != nil {
+		return apiError(fmt.Errorf("make the conversation the live one: %w", err))
+	}
+	s.journal.Commit(nil, op)
+	live()
+	s.arrived = s.memory.Live(s.o.Branch)
+	return nil
 }
 
 // Undo takes back the last head movements: rollbacks, and redone ones.
@@ -150,7 +188,7 @@ func (s *Session) walk(ctx context.Context, r *control.UndoRequest, kind journal
 		if last.Live != nil {
 			snap = *last.Live
 		}
-		if m.conv, err = s.restoreConversations(nil, snap, wanted{as: "the state before", noNotice: true}); err != nil {
+		if m.conv, err = s.restoreConversations(nil, snap, wanted{as: "the state before", noNotice: true, raw: true}); err != nil {
 			return nil, err
 		}
 	}
@@ -206,6 +244,7 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 	parent := s.branch.Parent() // only who holds heads changes it
 	var op journal.Op
 	live := func() {}
+	talk := false // the conversation moved, and no file
 	thaw := s.mount.Freeze()
 	moved, err := s.branch.MoveHead(m.target, m.touch, func(b *kv.Batch, mv layers.Moved) (err error) {
 		b.UseReserve() // going back must work on a full disk
@@ -234,12 +273,18 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 	case op.N != 0:
 		s.journal.Commit(nil, &op)
 		live()
-	case m.conv != nil && m.kind == journal.OpRollback:
-		if err := s.applyLive(m.conv.live); err != nil {
-			return nil, apiError(err)
+	case m.conv != nil && (m.kind != journal.OpRollback || !maps.Equal(m.conv.live, s.memory.Live(s.o.Branch))):
+		// No file moved, but the conversation did, or the steps led back to where they began.
+		op = s.opOf(m, moved)
+		op.From, op.To, op.Open = uint64(m.target), uint64(m.target), uint64(s.branch.HeadLayer())
+		talk = !maps.Equal(m.conv.live, s.memory.Live(s.o.Branch))
+		if op.Untouched = !s.talkedOn(); op.Untouched {
+			op.Same = uint64(m.target)
+		}
+		if err := s.moveTalk(&op, m.conv, false); err != nil {
+			return nil, err
 		}
 	case m.kind != journal.OpRollback:
-		// Nothing moved, because the steps led back to where they began; the walk has moved.
 		o := s.opOf(m, moved)
 		o.Untouched, o.Same = true, uint64(m.target)
 		if err := s.noteOp(o); err != nil {
@@ -258,7 +303,11 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 	s.arrived = s.memory.Live(s.o.Branch)
 	res := s.describeMove(ctx, m, moved, before)
 	res.EngineUS = took.Microseconds()
+	res.Noop = res.Noop && !talk
 	m.conv.tell(res)
+	if m.conv == nil {
+		res.Conversation = wireConversation(snapshotOf(s.memory.Live(s.o.Branch)))
+	}
 	s.auditMove(m, moved, op.N, res)
 	s.stats.rollbacks.Add(1)
 	s.stats.rollbackNS.Add(int64(took))
@@ -289,7 +338,7 @@ func (s *Session) talkedOn() bool { return !maps.Equal(s.arrived, s.memory.Live(
 // auditMove records a movement in the ledger.
 func (s *Session) auditMove(m move, moved layers.Moved, op uint64, res *control.Rollback) {
 	event := s.event(ledger.Kind(m.kind))
-	if moved.Noop {
+	if res.Noop {
 		event.Kind = ledger.KindSkippedNoop
 	}
 	event.Op, event.Label, event.Layer, event.Checkpoint = op, m.label, uint64(m.target), res.CheckpointID

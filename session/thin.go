@@ -118,10 +118,18 @@ func (s *Session) thinOut() {
 }
 
 // tooMany lists the automatic checkpoints of the branch but for the newest keep. The one in
-// front of calls under way is spared.
+// front of calls under way is spared, and the one that automatic rollbacks go to.
 func (s *Session) tooMany(keep int) []journal.Entry {
 	var gone []journal.Entry
-	last := s.before.Load()
+	spared := map[string]bool{}
+	if last := s.before.Load(); last != nil {
+		spared[last.ID] = true
+	}
+	if p := s.policy.AutoRollback; p != nil {
+		if to, err := s.resolve(p.To); err == nil && to.Entry != nil {
+			spared[to.Entry.ID] = true
+		}
+	}
 	for _, e := range s.journal.List(nil) { // newest first
 		if !e.Auto || e.Branch != s.o.Branch {
 			continue
@@ -130,7 +138,7 @@ func (s *Session) tooMany(keep int) []journal.Entry {
 			keep--
 			continue
 		}
-		if last == nil || last.ID != e.ID {
+		if !spared[e.ID] {
 			gone = append(gone, e)
 		}
 	}

@@ -90,22 +90,24 @@ func (s *Session) ToolEnd(ctx context.Context, r *control.ToolEnd) (*control.Too
 	if err := s.alive(); err != nil {
 		return nil, err
 	}
-	if len(r.Usage) > 0 {
-		if err := s.budget.readUsage(r.Usage, r.Call); err != nil {
-			return nil, badRequest("usage: %v", err)
-		}
-	}
 	if err := s.budget.keep(false); err != nil {
 		s.log.Warn("note how many bytes were written", "error", err)
 	}
 	ended := s.calls.end(r.Call)
-	out := &control.ToolEnded{Call: r.Call, Known: ended != nil, Verify: []control.Verifier{}, Inflight: s.calls.inflight()}
+	out := &control.ToolEnded{Call: r.Call, Known: ended != nil, Verify: []control.Verifier{}, Warnings: []string{}, Inflight: s.calls.inflight()}
 	tool, mutating := "", true
 	if ended != nil {
 		out.Call, tool, mutating = ended.id, ended.name, !ended.readOnly
 	}
 	event := s.event(ledger.KindToolEnd)
 	event.Details = map[string]any{"tool": tool, "call": out.Call, "known": out.Known}
+	if len(r.Usage) > 0 {
+		// The call has ended whatever its usage is: it must not stay in flight.
+		if err := s.budget.readUsage(r.Usage, out.Call); err != nil {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("the usage is not counted: %v", err))
+			event.Details["usage_error"] = err.Error()
+		}
+	}
 	if r.Error != "" {
 		event.Details["error"] = r.Error
 		s.lifecycle(lifeErrored)
@@ -125,7 +127,7 @@ func (s *Session) ToolEnd(ctx context.Context, r *control.ToolEnd) (*control.Too
 			return nil, err
 		}
 		out.RolledBack, out.Skipped = res, res == nil
-	case r.Error == "" && mutating && slices.Contains(p.On, triggerTestFailure):
+	case r.Error == "" && mutating && ended != nil && slices.Contains(p.On, triggerTestFailure):
 		out.Verify = p.Verifiers
 	}
 	return out, nil
@@ -153,11 +155,15 @@ type autoMove struct {
 // only recorded, and the conversation goes on: nil then. Preconditions: s.heads is held.
 func (s *Session) autoRollback(ctx context.Context, m autoMove) (*control.Rollback, error) {
 	to, err := s.resolve(m.to)
-	if err != nil {
-		return nil, err
+	var res *control.Rollback
+	if err == nil {
+		res, err = s.backUnlessThere(ctx, to, going{reason: m.reason, noNotice: m.noNotice, trigger: m.trigger})
 	}
-	res, err := s.backUnlessThere(ctx, to, going{reason: m.reason, noNotice: m.noNotice, trigger: m.trigger})
 	if err != nil {
+		s.lifecycle(lifeErrored)
+		event := s.event(ledger.KindEscalation)
+		event.Details = map[string]any{"action": "auto_rollback", "trigger": m.trigger, "tool": m.tool, "call": m.call, "to": m.to, "reason": clip(m.reason, 2000), "error": err.Error()}
+		s.audit(event)
 		return nil, err
 	}
 	last := control.AutoRolledBack{

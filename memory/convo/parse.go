@@ -35,6 +35,9 @@ func Parse(data []byte, want Format) (History, error) {
 	if len(data) > MaxSize {
 		return h, refuse("it has %d bytes; %d are the most that is read", len(data), MaxSize)
 	}
+	if !utf8.Valid(data) {
+		return h, refuse("it is not UTF-8 text")
+	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	trimmed := bytes.TrimSpace(data)
 	if err := checkShape(trimmed); err != nil {

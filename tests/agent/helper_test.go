@@ -92,9 +92,10 @@ func (r *rig) raw(ref, thread string) string {
 // call sends a request as it is, and returns the HTTP status and the answer.
 func (r *rig) call(method, path, body string) (int, string) {
 	r.Helper()
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return control.Dial(ctx, r.c.Socket)
 	}}}
+	defer c.CloseIdleConnections()
 	req, err := http.NewRequest(method, "http://rewindfs"+path, strings.NewReader(body))
 	if err != nil {
 		r.Fatal(err)

@@ -58,7 +58,8 @@ type op struct {
 	what  string // for people
 	next  want   // what holds once it is done
 	point *point // the checkpoint that it makes
-	moves string // the movement of the head that it is, in the journal's words
+	moves string // the movement that it is, in the journal's words
+	talks bool   // of the conversation alone: calls go on
 	run   func(ctx context.Context, c *control.Client) error
 }
 
@@ -73,8 +74,8 @@ type agent struct {
 	number   int                      // of the turn
 	points   []*point                 // checkpoints, oldest first
 	byID     map[string]*point        // the same
-	moves    map[string]int           // how often the head was moved, by kind
-	quiet    int                      // rollbacks that moved no head
+	moves    map[string]int           // movements, by kind
+	quiet    int                      // rollbacks that changed nothing
 	inflight int                      // mutating tool calls
 	back     *want                    // what undo leads to, if known
 	forth    *want                    // what redo leads to, if known
@@ -145,7 +146,9 @@ func (a *agent) acknowledge() {
 	a.done++
 	if o.moves != "" {
 		a.moves[o.moves]++
-		a.inflight = 0 // calls under way belong to what was left
+		if !o.talks {
+			a.inflight = 0 // calls under way belong to what was left
+		}
 	}
 	if o.point != nil {
 		a.points = append(a.points, o.point)
@@ -375,8 +378,7 @@ func (a *agent) moved(left want) error {
 	if err := a.look(); err != nil {
 		return err
 	}
-	w := restored(pair{left.files, itemsOf(left)}, "")
-	a.back = &w
+	a.back = &left
 	return nil
 }
 

@@ -25,7 +25,7 @@ func turnPair(n int) pair {
 // piece is found, and what a movement may do is not.
 func TestMixedPairsAreFound(t *testing.T) {
 	a, b := turnPair(3), turnPair(4)
-	notice := `{"role":"user","content":"<rewindfs-rollback checkpoint=\"A\">Files and this conversation were restored to checkpoint A. Work</rewindfs-rollback>"}`
+	notice := `{"role":"user","content":"<rewindfs-rollback checkpoint=\"A\">Back.</rewindfs-rollback>"}`
 	with := func(thread string, items ...string) pair {
 		p := pair{a.files, maps.Clone(a.talk)}
 		p.talk[thread] = slices.Concat(p.talk[thread], items)

@@ -18,7 +18,7 @@ type pair struct {
 	talk  talk
 }
 
-// said is what a thread must be: items, as far as keep exactly. A movement repairs what
+// said is what a thread must be: items, as far as keep exactly. A rollback repairs what
 // comes behind (an unfinished step, a last word of the user), and may add a notice.
 type said struct {
 	items []string
@@ -52,7 +52,7 @@ func (w want) with(files []edit, threads talk) want {
 	return out
 }
 
-// restored is what a movement to p makes of its conversations. as is as in said.
+// restored is what a rollback to p makes of its conversations. as is as in said.
 func restored(p pair, as string) want {
 	w := want{p.files, map[string]said{}}
 	for name, items := range p.talk {
@@ -104,7 +104,7 @@ func (s said) differs(got []string) string {
 	}
 	noticed := len(got) > 0 && strings.Contains(got[len(got)-1], "<rewindfs-rollback")
 	switch {
-	case s.as != "" && (!noticed || !strings.Contains(got[len(got)-1], "Files and this conversation were restored to checkpoint "+s.as+".")):
+	case s.as != "" && (!noticed || !strings.Contains(got[len(got)-1], `<rewindfs-rollback checkpoint=\"`+s.as+`\"`)):
 		return fmt.Sprintf("the last message has no notice about %s: %.300s", s.as, last(got))
 	case s.as == "" && noticed && !slices.Contains(s.items, got[len(got)-1]):
 		return fmt.Sprintf("there is a notice that nobody asked for: %.300s", last(got))

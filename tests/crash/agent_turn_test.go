@@ -239,7 +239,7 @@ func (a *agent) rollback(to *point, r control.RollbackRequest) error {
 	}
 	if r.MessagesOnly {
 		next.files = a.now.files
-		o.kind, o.moves = "rollback of messages", ""
+		o.kind, o.talks = "rollback of messages", true
 	}
 	o.next = next
 	before, noop := a.now, false
@@ -266,11 +266,9 @@ func (a *agent) rollback(to *point, r control.RollbackRequest) error {
 	if err := a.do(o); err != nil {
 		return err
 	}
-	if noop || r.MessagesOnly {
+	if noop {
 		a.quiet++
-		if !r.MessagesOnly {
-			a.moves["rollback"]--
-		}
+		a.moves["rollback"]--
 		return a.look()
 	}
 	return a.moved(before)
@@ -288,8 +286,7 @@ func (a *agent) undo() error {
 	if err := a.look(); err != nil {
 		return err
 	}
-	w := restored(pair{before.files, itemsOf(before)}, "")
-	a.forth = &w
+	a.forth = &before
 	return nil
 }
 

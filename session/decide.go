@@ -65,7 +65,11 @@ func (s *Session) Verification(ctx context.Context, r *control.Verification) (*c
 	}
 	out.RolledBack, out.Skipped = res, res == nil
 	if out.Skipped {
-		out.Warnings = append(out.Warnings, fmt.Sprintf("the state that failed is %s itself: going back to it changes nothing, so nothing was done. Choose an older checkpoint", r.To))
+		name := r.To
+		if to, err := s.resolve(r.To); err == nil {
+			name = to.Name()
+		}
+		out.Warnings = append(out.Warnings, fmt.Sprintf("the state that failed is %s itself: going back to it changes nothing, so nothing was done. Choose an older checkpoint", name))
 	}
 	return out, nil
 }

@@ -54,7 +54,7 @@ func completeFlag(cmd *cobra.Command, flag string, words []string) {
 }
 
 func (a *app) runMemorySync(ctx context.Context, file, format, thread string) error {
-	b, err := a.readInput(file)
+	b, err := a.readInput(ctx, file)
 	if err != nil {
 		return inputError(err)
 	}

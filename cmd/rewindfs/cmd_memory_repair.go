@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ A step of which something ran is kept, and its other calls get a result that say
 		Args: exactly(1, "one file, or - for standard input"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.noticeIs = cmd.Flags().Changed("notice")
-			return a.runMemoryRepair(o, args[0])
+			return a.runMemoryRepair(cmd.Context(), o, args[0])
 		},
 	}
 	f := cmd.Flags()
@@ -88,11 +89,11 @@ type repairResult struct {
 // RawMessages lets the messages keep their bytes.
 func (r *repairResult) RawMessages() []*[]json.RawMessage { return []*[]json.RawMessage{&r.Messages} }
 
-func (a *app) runMemoryRepair(o *repairOptions, file string) error {
+func (a *app) runMemoryRepair(ctx context.Context, o *repairOptions, file string) error {
 	if err := o.complete(); err != nil {
 		return err
 	}
-	data, err := a.readInput(file)
+	data, err := a.readInput(ctx, file)
 	if err != nil {
 		return inputError(err)
 	}

@@ -132,6 +132,8 @@ func printMoved(w io.Writer, res *control.Rollback, filesOnly, messagesOnly bool
 		fmt.Fprintf(w, "Already at '%s', with nothing changed. Nothing was done.\n", res.Checkpoint)
 	case res.Noop:
 		fmt.Fprintf(w, "Already at '%s', with no file changed.\n", res.Checkpoint)
+	case res.ChangedPaths == 0:
+		fmt.Fprintf(w, "Back at '%s'. No file differed.\n", res.Checkpoint)
 	default:
 		fmt.Fprintf(w, "Back at '%s'. %s restored in %s.\n", res.Checkpoint, count(res.ChangedPaths, "path"), micros(res.EngineUS))
 	}

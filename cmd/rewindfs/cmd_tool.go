@@ -184,7 +184,7 @@ func (a *app) runToolEnd(ctx context.Context, o *toolEndOptions) error {
 	if err != nil {
 		return err
 	}
-	res := &toolEnded{ToolEnded: ended, Checks: []checked{}, Warnings: []string{}}
+	res := &toolEnded{ToolEnded: ended, Checks: []checked{}, Warnings: append([]string{}, ended.Warnings...)}
 	if ended.Budget != "" {
 		res.Warnings = append(res.Warnings, "the next call will be refused: "+ended.Budget)
 	}

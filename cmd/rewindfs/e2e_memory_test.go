@@ -102,7 +102,7 @@ func TestConversationGoesBackWithTheFiles(t *testing.T) {
 	w.same("cat $M/f", "one\n")
 	w.rewind("memory", "get").want(t, 0, msgSay)
 
-	w.rewind("rollback", "A").want(t, 0, "Already at 'A', with no file changed.", "conversation: 2 messages, with 2 changes:", "drop_step at 1: c1", "The model is told: <rewindfs-rollback")
+	w.rewind("rollback", "A").want(t, 0, "Back at 'A'. No file differed.", "Undo with", "conversation: 2 messages, with 2 changes:", "drop_step at 1: c1", "The model is told: <rewindfs-rollback")
 	w.rewind("rollback", "none").want(t, 0)
 	w.rewind("memory", "get").want(t, exitCheckpoint, "has no thread")
 	w.rewind("memory", "get", "nope").want(t, exitCheckpoint, "the newest are")

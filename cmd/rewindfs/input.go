@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/rewindfs/rewindfs/control"
 	"github.com/rewindfs/rewindfs/memory"
@@ -40,8 +41,27 @@ func inputName(name string) string {
 	return show(name)
 }
 
-// readInput reads a file, or standard input when name is "-", but no more than a conversation may have.
-func (a *app) readInput(name string) ([]byte, error) {
+// readInput is readAll that ends with ctx: a pipe may never say anything, and opening one waits, too.
+func (a *app) readInput(ctx context.Context, name string) ([]byte, error) {
+	type result struct {
+		b   []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		b, err := a.readAll(name)
+		done <- result{b, err}
+	}()
+	select {
+	case r := <-done:
+		return r.b, r.err
+	case <-ctx.Done(): // whoever still waits for the pipe ends with the program
+		return nil, context.Cause(ctx)
+	}
+}
+
+// readAll reads a file, or standard input when name is "-", but no more than a conversation may have.
+func (a *app) readAll(name string) ([]byte, error) {
 	in, what := a.in, inputName(name)
 	if name != "-" {
 		f, err := os.Open(name)
@@ -70,7 +90,7 @@ func inputError(err error) error {
 	switch {
 	case errors.As(err, &big):
 		return usagef("%w", err)
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EISDIR):
 		return failf(exitPath, "%w", err)
 	}
 	return failf(exitFailure, "%w", err)
@@ -115,9 +135,11 @@ func (a *app) stage(ctx context.Context, c *control.Client, said []messagesArg, 
 	out := &staged{warnings: []string{}}
 	read := make([][]byte, len(said))
 	for i, m := range said {
-		b, err := a.readInput(m.file)
+		b, err := a.readInput(ctx, m.file)
 		var big *tooLarge
 		switch {
+		case ctx.Err() != nil:
+			return nil, err
 		case errors.As(err, &big):
 			return nil, inputError(err)
 		case err != nil:

@@ -209,7 +209,7 @@ func TestMemoryRepairRefuses(t *testing.T) {
 		"no such mode":   {in: good, code: exitUsage, args: []string{"--mode", "guess"}},
 		"both notices":   {in: good, code: exitUsage, args: []string{"--notice", "x", "--no-notice"}},
 		"no file":        {file: filepath.Join(dir, "nope"), code: exitPath, texts: []string{"no such file"}},
-		"a directory":    {file: dir, code: exitFailure, texts: []string{"is a directory"}},
+		"a directory":    {file: dir, code: exitPath, texts: []string{"is a directory"}},
 		"not to be mended": {
 			in: `[{"role":"wizard","content":"x"}]`, code: exitFailure, args: []string{"--format", "openai-chat"},
 			texts: []string{"cannot be made valid", "wizard"},

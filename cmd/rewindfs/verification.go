@@ -224,7 +224,8 @@ func (v *verifying) tell(ctx context.Context, out *verified, r *checked, decisio
 	}
 	res, err := v.client.Verification(ctx, req)
 	if err != nil {
-		return fmt.Errorf("the verifier says %s, but that could not be acted on: %w", r.Status, err)
+		// Not the code of err: a hook would take it for its own mistake, while the state is bad.
+		return failf(exitHalted, "the verifier says %s, but that could not be acted on, and the files are as they were: %w (go back with: rewindfs rollback REF)", r.Status, err)
 	}
 	if res.RolledBack != nil {
 		out.RolledBack = movedOf(res.RolledBack)

@@ -16,6 +16,9 @@ const (
 	// MaxItems is how many messages a history may have. Each costs some hundred bytes of
 	// memory while it is read, however short it is.
 	MaxItems = 250_000
+	// MaxValues is how many values, lists and objects there may be in all messages together:
+	// of an object that is looked at, each member costs memory, too.
+	MaxValues = 4_000_000
 )
 
 // refuse makes an ErrNotHistory.
@@ -77,7 +80,7 @@ func first(b []byte) []byte {
 // checkShape bounds the nesting, before anything recursive sees the text, and the number
 // of items, before there is a list of them.
 func checkShape(b []byte) error {
-	depth, items := 0, 0
+	depth, items, values := 0, 0, 0
 	for i := 0; i < len(b); i++ {
 		switch b[i] {
 		case '"':
@@ -89,6 +92,11 @@ func checkShape(b []byte) error {
 		case '}', ']':
 			depth--
 		case ',', '\n':
+			if b[i] == ',' {
+				if values++; values >= MaxValues {
+					return refuse("it has more than %d values", MaxValues)
+				}
+			}
 			// In an array a comma ends an item; among lines it only ends a member of one.
 			if b[i] == ',' && depth == 1 && b[0] == '[' || b[i] == '\n' && depth <= 0 {
 				if items++; items >= MaxItems {

@@ -91,8 +91,17 @@ func TestParseNumber(t *testing.T) {
 	}
 }
 
+// JSON is UTF-8 (RFC 8259, section 8.1): other bytes would make every answer that quotes them unreadable.
+func TestParseRefusesOtherBytes(t *testing.T) {
+	for _, in := range []string{"[{\"role\":\"user\",\"content\":\"\xff\"}]", "\xfe\xff[]"} {
+		if _, err := Parse([]byte(in), ""); !errors.Is(err, ErrNotHistory) || !strings.Contains(err.Error(), "UTF-8") {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+}
+
 func TestParseKeepsBytes(t *testing.T) {
-	one := `{"role":"user" , "content":"\ud800 \u00e9 é` + "\xff" + `","n":1.00e+400,"Role":0,"role ":1}`
+	one := `{"role":"user" , "content":"\ud800 \u00e9 é","n":1.00e+400,"Role":0,"role ":1}`
 	two := `{"content":"ok","role":"assistant"}`
 	for _, c := range []struct {
 		in    string

@@ -113,6 +113,7 @@ func inputs() []input {
 		{name: "100 MiB of numbers", data: repeated(100*mib, "[1", ",1", "]")},
 		{name: "100 MiB of empty objects", data: repeated(100*mib, "[{}", ",{}", "]")},
 		{name: "100 MiB of lines", data: repeated(100*mib, "", "{}\n", "")},
+		{name: "100 MiB of members", data: repeated(100*mib, `[{"role":"user","content":"x"`, `,"a":1`, "}]"), says: "values"},
 		{name: "100 MiB of text", data: repeated(100*mib, `"`, "x", `"`)},
 		{name: "100 MiB of open lists", data: repeated(100*mib, "", "[", ""), says: "nested"},
 	}...)

@@ -163,7 +163,7 @@ func (s *Session) withinBudget(what string) error {
 	s.audit(event)
 	return &control.Error{
 		Code:    control.CodeBudget,
-		Message: fmt.Sprintf("the budget of session %s is used up: %s (raise it with: rewindfs budget set)", s.o.Name, reason),
+		Message: fmt.Sprintf("session %s: %s (raise the ceiling with: rewindfs budget set; see them with: rewindfs budget show)", s.o.Name, reason),
 	}
 }
 

@@ -17,6 +17,7 @@ type calls struct {
 	open  []*call          // in the order in which they began
 	steps map[string]*step // by agent and step id
 	order []*step          // the latest few, oldest first
+	ended *call            // the one that ended last
 }
 
 // call is a tool call that has begun.
@@ -93,10 +94,19 @@ func (c *calls) end(id string) *call {
 		if o := c.open[i]; id == "" || o.id == id {
 			c.open = slices.Delete(c.open, i, i+1)
 			o.step.answered = append(o.step.answered, o.id)
+			c.ended = o
 			return o
 		}
 	}
 	return nil
+}
+
+// toolOf is the tool of the call that ended last, if that is the one.
+func (c *calls) toolOf(id string) string {
+	if c.ended != nil && c.ended.id == id {
+		return c.ended.name
+	}
+	return ""
 }
 
 // has reports whether a call of this id is under way.

@@ -214,7 +214,7 @@ func (s *Session) getMemory(w http.ResponseWriter, r *http.Request) error {
 	case !ok:
 		return &control.Error{Code: control.CodeNoConversation, Message: fmt.Sprintf("%s has no thread %q; it has %s", name, thread, threadNames(now))}
 	case ref.Missing:
-		return &control.Error{Code: control.CodeNoConversation, Message: fmt.Sprintf("the conversation of %s could not be read when it was made", name)}
+		return &control.Error{Code: control.CodeNoConversation, Message: fmt.Sprintf("%s has a conversation that could not be read when it was kept (sync it anew with: rewindfs memory sync FILE)", name)}
 	}
 	h, err := s.memory.Get(ref)
 	if err != nil {

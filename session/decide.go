@@ -54,7 +54,7 @@ func (s *Session) Verification(ctx context.Context, r *control.Verification) (*c
 	var res *control.Rollback
 	var err error
 	if r.Auto {
-		res, err = s.autoRollback(ctx, autoMove{trigger: trigger, to: r.To, call: r.Call, reason: reasonOf(r), noNotice: r.NoNotice})
+		res, err = s.autoRollback(ctx, autoMove{trigger: trigger, to: r.To, call: r.Call, tool: s.calls.toolOf(r.Call), reason: reasonOf(r), noNotice: r.NoNotice})
 	} else if to, rerr := s.resolve(r.To); rerr != nil {
 		err = rerr
 	} else {

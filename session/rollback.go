@@ -68,7 +68,7 @@ func (s *Session) rollbackTo(ctx context.Context, to journal.Target, g going) (*
 		}
 	}
 	if g.messagesOnly {
-		return s.restoreMessages(to, m)
+		return s.restoreMessages(ctx, to, m)
 	}
 	res, err := s.moveHead(ctx, m)
 	if err != nil {
@@ -95,16 +95,21 @@ func (s *Session) standsAt(ctx context.Context, l uint64) bool {
 
 // restoreMessages makes the conversations of m the live ones and leaves the files alone.
 // It is a movement that undo takes back, so the present files are sealed, if they changed.
-func (s *Session) restoreMessages(to journal.Target, m move) (*control.Rollback, error) {
+func (s *Session) restoreMessages(ctx context.Context, to journal.Target, m move) (*control.Rollback, error) {
+	if err := s.barrier(ctx); err != nil { // what is sealed is what programs have written
+		return nil, apiError(err)
+	}
 	at := uint64(s.branch.Parent())
 	op := journal.Op{
 		Kind: journal.OpRollback, Branch: s.o.Branch, From: at, To: at, Open: uint64(s.branch.HeadLayer()),
 		Label: m.label, Live: s.leftConversation(),
 	}
-	if err := s.moveTalk(&op, m.conv, !s.branch.Clean()); err != nil {
-		return nil, err
-	}
 	res := emptyRollback()
+	if res.Noop = maps.Equal(m.conv.live, s.memory.Live(s.o.Branch)); !res.Noop {
+		if err := s.moveTalk(&op, m.conv, !s.branch.Clean()); err != nil {
+			return nil, err
+		}
+	}
 	res.Layer = to.Layer
 	res.Checkpoint = to.Name()
 	if to.Entry != nil {
@@ -112,6 +117,9 @@ func (s *Session) restoreMessages(to journal.Target, m move) (*control.Rollback,
 	}
 	m.conv.tell(res)
 	event := s.event(ledger.KindRollback)
+	if res.Noop {
+		event.Kind = ledger.KindSkippedNoop
+	}
 	event.Checkpoint, event.Label, event.Layer, event.Op = res.CheckpointID, res.Checkpoint, res.Layer, op.N
 	event.Details = map[string]any{"messages_only": true, "reason": clip(m.reason, 2000)}
 	s.audit(event)

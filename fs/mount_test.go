@@ -52,7 +52,7 @@ type rig struct {
 }
 
 // drifted is told of changed base files, as a session is.
-func (r *rig) drifted(ino layers.Ino) { r.m.Drifted(ino) }
+func (r *rig) drifted(ino layers.Ino, name *layers.NameKey) { r.m.Drifted(ino, name) }
 
 // newRig mounts a base that fill, which may be nil, has filled.
 func newRig(t testing.TB, fill func(base string), opts ...func(*Options)) *rig {

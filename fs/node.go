@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	tagShift = 48
+	tagShift = layers.InoBits
 	inoMask  = 1<<tagShift - 1
 	tagMask  = 1<<15 - 1
 	viewBit  = 1 << 63

@@ -91,11 +91,17 @@ func (m *Mount) Changed(ino layers.Ino, names []layers.NameKey) error {
 }
 
 // Drifted has the kernel forget the content of a base file that turned out to have
-// changed. It does not wait, so a handler may be the one to find out.
-func (m *Mount) Drifted(ino layers.Ino) {
+// changed and, with a name, what that leads to. It does not wait, so a handler may
+// be the one to find out.
+func (m *Mount) Drifted(ino layers.Ino, name *layers.NameKey) {
 	m.fs.drifts.add(ino)
 	for _, node := range m.fs.inc.ids(ino) {
 		m.fs.voider.data(node)
+	}
+	if name != nil {
+		for _, dir := range m.fs.inc.ids(name.Dir) {
+			m.fs.voider.name(dir, name.Name)
+		}
 	}
 }
 
@@ -123,22 +129,33 @@ type voider struct {
 	quit chan struct{}
 
 	mu   sync.Mutex
-	todo map[uint64]bool // guarded by mu: nodes, and whether their data goes, too
+	todo map[stale]struct{} // guarded by mu
+}
+
+// stale is something for the kernel to forget: the name in the directory node or,
+// when that is empty, the attributes of node and perhaps its data.
+type stale struct {
+	node uint64
+	name string
+	data bool
 }
 
 func newVoider(log *slog.Logger) *voider {
-	return &voider{log: log, wake: make(chan struct{}, 1), quit: make(chan struct{}), todo: map[uint64]bool{}}
+	return &voider{log: log, wake: make(chan struct{}, 1), quit: make(chan struct{}), todo: map[stale]struct{}{}}
 }
 
 // attrs has the attributes of node forgotten soon.
-func (v *voider) attrs(node uint64) { v.queue(node, false) }
+func (v *voider) attrs(node uint64) { v.queue(stale{node: node}) }
 
 // data has the attributes and data, or listing, of node forgotten soon.
-func (v *voider) data(node uint64) { v.queue(node, true) }
+func (v *voider) data(node uint64) { v.queue(stale{node: node, data: true}) }
 
-func (v *voider) queue(node uint64, data bool) {
+// name has what name in the directory dir leads to forgotten soon.
+func (v *voider) name(dir uint64, name string) { v.queue(stale{node: dir, name: name}) }
+
+func (v *voider) queue(s stale) {
 	v.mu.Lock()
-	v.todo[node] = v.todo[node] || data
+	v.todo[s] = struct{}{}
 	v.mu.Unlock()
 	select {
 	case v.wake <- struct{}{}:
@@ -147,12 +164,20 @@ func (v *voider) queue(node uint64, data bool) {
 }
 
 // attrsNow has the attributes of node forgotten before it returns.
-func (v *voider) attrsNow(node uint64) error { return v.send(node, -1) }
+func (v *voider) attrsNow(node uint64) error { return v.send(stale{node: node}) }
 
 // dataNow has attributes and data forgotten before it returns.
-func (v *voider) dataNow(node uint64) error { return v.send(node, 0) }
+func (v *voider) dataNow(node uint64) error { return v.send(stale{node: node, data: true}) }
 
-func (v *voider) send(node uint64, off int64) error { return v.conn.InvalInode(node, off, 0) }
+func (v *voider) send(s stale) error {
+	switch {
+	case s.name != "":
+		return v.conn.InvalEntry(s.node, s.name)
+	case s.data:
+		return v.conn.InvalInode(s.node, 0, 0)
+	}
+	return v.conn.InvalInode(s.node, -1, 0)
+}
 
 func (v *voider) attach(c *transport.Conn) { v.conn = c }
 
@@ -165,15 +190,11 @@ func (v *voider) run() {
 		}
 		v.mu.Lock()
 		todo := v.todo
-		v.todo = map[uint64]bool{}
+		v.todo = map[stale]struct{}{}
 		v.mu.Unlock()
-		for node, data := range todo {
-			off := int64(-1)
-			if data {
-				off = 0
-			}
-			if err := v.send(node, off); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
-				v.log.Warn("cannot have the kernel forget an inode", "node", node, "error", err)
+		for s := range todo {
+			if err := v.send(s); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+				v.log.Warn("cannot have the kernel forget what changed", "node", s.node, "name", s.name, "error", err)
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -390,4 +391,33 @@ func TestBaseFileChangesUnderTheMount(t *testing.T) {
 			t.Fatalf("round %d: %d bytes that the file never had", i, len(got))
 		}
 	}
+}
+
+// An editor on the host replaces a base file with another. A program that still has the name for the
+// old one is refused, not served a mixture; the next to open it gets the new one, and can write to it.
+func TestBaseFileIsReplaced(t *testing.T) {
+	r := newRig(t, func(base string) {
+		os.WriteFile(filepath.Join(base, "f"), []byte("old"), 0o644)
+	})
+	r.want("f", "old")
+	if err := os.WriteFile(filepath.Join(r.base, "tmp"), []byte("new"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(r.base, "tmp"), filepath.Join(r.base, "f")); err != nil {
+		t.Fatal(err)
+	}
+	appendTo := func() error {
+		f, err := os.OpenFile(r.path("f"), os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = f.WriteString(" and more")
+		return err
+	}
+	if err := appendTo(); !errors.Is(err, unix.ESTALE) {
+		t.Fatalf("append to what was the old file: %v, want ESTALE", err)
+	}
+	eventually(t, "an append to the new file", func() bool { return appendTo() == nil })
+	r.want("f", "new and more")
 }

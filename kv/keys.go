@@ -271,6 +271,13 @@ func BaseIno(path string) []byte {
 	return append([]byte("i/\x00"), sum[:]...)
 }
 
+// BaseLink is the key of the inode number given to the base object that is number
+// ino of device dev, if it has several names. No path gives a key of this length
+// behind a NUL.
+func BaseLink(dev, ino uint64) []byte {
+	return appendNum(appendNum([]byte("i/\x00"), dev), ino)
+}
+
 // Chunk is the key of the index record of a chunk.
 func Chunk(hash []byte) []byte {
 	return append(append(make([]byte, 0, 2+len(hash)), 'b', '/'), hash...)

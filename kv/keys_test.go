@@ -49,7 +49,7 @@ func TestKeysGolden(t *testing.T) {
 		{"Xattr", Xattr(ino, "user.x", layer)}, {"XattrPrefix", XattrPrefix(ino, "user.x")}, {"XattrInoPrefix", XattrInoPrefix(ino)},
 		{"Pending", Pending(ino, layer, 9)}, {"PendingPrefix", PendingPrefix()}, {"PendingInoPrefix", PendingInoPrefix(ino)},
 		{"ChangeInode", ChangeInode(layer, ino)}, {"ChangeName", ChangeName(layer, dir, name)}, {"ChangePrefix", ChangePrefix(layer)},
-		{"BaseIno", BaseIno("a/b")}, {"BaseIno-long", BaseIno(strings.Repeat("long/", 300))},
+		{"BaseIno", BaseIno("a/b")}, {"BaseIno-long", BaseIno(strings.Repeat("long/", 300))}, {"BaseLink", BaseLink(2, ino)},
 		{"Chunk", Chunk(bytes.Repeat([]byte{0xab}, 32))}, {"ChunkPrefix", ChunkPrefix()},
 		{"Journal", Journal(layer)}, {"JournalPrefix", JournalPrefix()},
 		{"JournalAt", JournalAt(layer, 2)}, {"Op", Op(7)}, {"OpPrefix", OpPrefix()},

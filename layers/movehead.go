@@ -203,7 +203,7 @@ func (mv *move) count(layers []Layer, inos []change[Ino], names []change[NameKey
 		if !c.shows {
 			continue
 		}
-		if c.key >= firstOwnIno { // below, it is of the base, which no layer made
+		if !c.key.ofBase() { // no layer made what is of the base
 			var rec *inode
 			var err error
 			if n := b.nodes[c.key]; n != nil && n.refs > 0 {
@@ -349,7 +349,7 @@ func (mv *move) visible(n *node) (*inode, error) {
 	if old := n.rec; old != nil && old.origin == nil && !b.anc.has(old.born) {
 		return nil, nil // it had not been made yet
 	}
-	if first, ok := b.t.copied[n.ino]; n.ino < firstOwnIno && (!ok || mv.m.Target < first) {
+	if first, ok := b.t.copied[n.ino]; n.ino.ofBase() && (!ok || mv.m.Target < first) {
 		return nil, nil // it was as in the base; the open layer is empty
 	}
 	return b.visibleInode(n.ino)

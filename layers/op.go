@@ -83,7 +83,7 @@ func (o *op) touch(dir *node, links int) error {
 
 // fresh stages the record of a new inode.
 func (o *op) fresh(mode, rdev uint32, c Cred) *stagedRec {
-	n := &node{ino: o.t.newIno(&o.batch)}
+	n := &node{ino: o.t.own.take(&o.batch)}
 	rec := &inode{
 		born: o.b.layer, mode: mode, nlink: 1, uid: c.UID, gid: c.GID, rdev: rdev,
 		atime: o.now, mtime: o.now, ctime: o.now, btime: o.now,
@@ -119,6 +119,7 @@ func (o *op) copyUp(n *node) (*stagedRec, error) {
 	if ino, err := o.t.inoOf(p, &st); n != v.root && (err != nil || ino != n.ino) {
 		if err == nil {
 			err = unix.ESTALE // another object took the name in the base
+			o.t.drifted(n.ino, v.replaced(n, &st))
 		}
 		return nil, fmt.Errorf("copy up %q: %w", p, err)
 	}

@@ -152,7 +152,7 @@ func TestReadAheadSeesTheBaseChange(t *testing.T) {
 	base := flatBase(t, 10)
 	s := newStore(t, base)
 	var drifted []Ino
-	s.tree.drifted = func(ino Ino) { drifted = append(drifted, ino) }
+	s.tree.drifted = func(ino Ino, _ *NameKey) { drifted = append(drifted, ino) }
 	_, names, inos := s.listed()
 	path := func(i int) string { return filepath.Join(base, "d", names[i]) }
 	s.reads(inos[names[0]], names[0])
@@ -237,16 +237,13 @@ func TestBaseChangesUnderTheMount(t *testing.T) {
 	base := flatBase(t, 3)
 	s := newStore(t, base)
 	drifted := 0
-	s.tree.drifted = func(Ino) { drifted++ }
+	var name *NameKey
+	s.tree.drifted = func(_ Ino, n *NameKey) { drifted++; name = n }
 	_, names, inos := s.listed()
 	ino, path := inos[names[0]], filepath.Join(base, "d", names[0])
-	replace := func(text string) {
-		s.ok(os.WriteFile(filepath.Join(base, "tmp"), []byte(text), 0o644))
-		s.ok(os.Rename(filepath.Join(base, "tmp"), path))
-	}
 	s.reads(ino, names[0])
 	for i, text := range []string{"a longer text than before", "short"} {
-		replace(text)
+		s.ok(os.WriteFile(path, []byte(text), 0o644))
 		a, err := s.b.Getattr(ino)
 		s.ok(err)
 		if a.Size != int64(len(text)) || drifted != i+1 {
@@ -261,9 +258,42 @@ func TestBaseChangesUnderTheMount(t *testing.T) {
 	if _, err := s.b.Write(ino, []byte("!"), 5, WriteFlags{}); !errors.Is(err, unix.ESTALE) {
 		t.Errorf("write to a file that has changed: %v, want ESTALE", err)
 	}
+	if name != nil {
+		t.Errorf("the name %v is void, though it leads to the same file", *name)
+	}
 	s.reads(ino, "other")
 	if _, err := s.b.Write(ino, []byte("!"), 5, WriteFlags{}); err != nil {
 		t.Errorf("the next write: %v", err)
 	}
 	s.reads(ino, "other!")
+}
+
+// TestBaseFileIsReplaced: another file with the name of one that is in use is to be
+// looked up anew before it can be written to.
+func TestBaseFileIsReplaced(t *testing.T) {
+	base := flatBase(t, 3)
+	s := newStore(t, base)
+	var name *NameKey
+	s.tree.drifted = func(_ Ino, n *NameKey) { name = n }
+	dir, names, inos := s.listed()
+	ino, path := inos[names[0]], filepath.Join(base, "d", names[0])
+	s.reads(ino, names[0])
+	s.ok(os.WriteFile(filepath.Join(base, "tmp"), []byte("another"), 0o644))
+	s.ok(os.Rename(filepath.Join(base, "tmp"), path))
+	s.reads(ino, "another")
+	for range 2 {
+		want := NameKey{dir, names[0]}
+		if name == nil || *name != want {
+			t.Fatalf("the name %v is void, want %v", name, want)
+		}
+		if _, err := s.b.Write(ino, []byte("!"), 7, WriteFlags{}); !errors.Is(err, unix.ESTALE) {
+			t.Errorf("write to a file that was replaced: %v, want ESTALE", err)
+		}
+	}
+	a, err := s.b.Lookup(dir, names[0])
+	s.ok(err)
+	if _, err := s.b.Write(a.Ino, []byte("!"), 7, WriteFlags{}); err != nil {
+		t.Errorf("write to the new file: %v", err)
+	}
+	s.reads(a.Ino, "another!")
 }

@@ -20,17 +20,10 @@ type Options struct {
 	Logger *slog.Logger     // nil: slog.Default
 	Now    func() time.Time // nil: time.Now
 	// Drifted, if set, is told of a base file whose content changed under the
-	// mount, so that the kernel's cache of it can be voided. It must not block and
-	// runs with no lock held.
-	Drifted func(Ino)
+	// mount, so that the kernel's cache of it can be voided. If another object took
+	// its place, name is where, and is to be looked up again. It must not block.
+	Drifted func(i Ino, name *NameKey)
 }
-
-// firstOwnIno is where the counter of our own inode numbers starts. Base objects
-// on the base's own device keep their number when it is smaller.
-const firstOwnIno Ino = 1 << 40
-
-// inoStride is how many inode numbers are reserved in the store at a time: a crash skips at most that many.
-const inoStride = 1 << 12
 
 // Tree is one store's versioned tree.
 type Tree struct {
@@ -39,7 +32,7 @@ type Tree struct {
 	base    *Base
 	log     *slog.Logger
 	now     func() time.Time
-	drifted func(Ino)
+	drifted func(Ino, *NameKey)
 
 	// mu guards everything below, and all that hangs on it: views, nodes,
 	// directory states, pending bytes. No hashing and no pack or content I/O
@@ -52,8 +45,8 @@ type Tree struct {
 
 	ancestries map[Layer]ancestry // some of them
 
-	nextIno   Ino // next number to give out
-	inoLimit  Ino // numbers below are reserved in the store
+	own       inoCounter // of objects made in the tree
+	mapped    inoCounter // of base objects
 	branches  map[string]*Branch
 	views     map[*View]struct{}
 	copied    map[Ino]Layer // base inode numbers that have an n/ record in some layer: from which on they may
@@ -95,6 +88,8 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 		loose:      looseWorth, // nobody knows what the last daemon left
 		collecting: make(chan struct{}, 1),
 		cutWake:    make(chan struct{}, 1),
+		own:        inoCounter{key: metaNextIno},
+		mapped:     inoCounter{key: metaNextMapped},
 		stop:       make(chan struct{}),
 	}
 	if t.log == nil {
@@ -104,7 +99,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 		t.now = time.Now
 	}
 	if t.drifted == nil {
-		t.drifted = func(Ino) {}
+		t.drifted = func(Ino, *NameKey) {}
 	}
 	for _, load := range []func() error{t.loadCounters, t.loadLayers, t.loadCopied, t.loadPending} {
 		if err := load(); err != nil {
@@ -141,12 +136,17 @@ func (t *Tree) cutWhatFits() error {
 }
 
 const (
-	metaNextIno   = "next_ino"
-	metaNextLayer = "next_layer"
+	metaNextIno    = "next_ino"
+	metaNextMapped = "next_base_ino"
+	metaNextLayer  = "next_layer"
 )
 
 func (t *Tree) loadCounters() error {
-	ino, err := t.counter(metaNextIno, uint64(firstOwnIno))
+	own, err := t.counter(metaNextIno, uint64(firstOwnIno))
+	if err != nil {
+		return err
+	}
+	mapped, err := t.counter(metaNextMapped, uint64(firstMapped))
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,9 @@ func (t *Tree) loadCounters() error {
 	if err != nil {
 		return err
 	}
-	t.nextIno, t.inoLimit, t.nextLayer = Ino(ino), Ino(ino), Layer(l)
+	t.own.next, t.own.limit = Ino(own), Ino(own)
+	t.mapped.next, t.mapped.limit = Ino(mapped), Ino(mapped)
+	t.nextLayer = Layer(l)
 	return nil
 }
 
@@ -203,33 +205,23 @@ func (t *Tree) loadLayers() error {
 // loadCopied finds the base inodes that have records, so that a lookup in the
 // base can tell from memory that an object has none.
 func (t *Tree) loadCopied() error {
-	from := kv.InodePrefix(0)
-	for {
-		var next Ino
-		err := t.db.Scan(kv.InodesPrefix(), from, func(k, _ []byte) bool {
+	for from, next := Ino(0), Ino(0); ; from = next {
+		err := t.db.Scan(kv.InodesPrefix(), kv.InodePrefix(uint64(from)), func(k, _ []byte) bool {
 			ino, _, ok := kv.ParseInode(k)
-			if !ok || Ino(ino) >= firstOwnIno {
-				return false
+			switch i := Ino(ino); {
+			case !ok:
+			case i.ofBase():
+				t.copied[i] = BaseLayer + 1 // which is the first takes reading them all to know
+				next = i + 1
+			default:
+				next = firstMapped
 			}
-			t.copied[Ino(ino)] = BaseLayer + 1 // which is the first takes reading them all to know
-			next = Ino(ino) + 1
 			return false
 		})
-		if err != nil || next == 0 {
+		if err != nil || next == from {
 			return err
 		}
-		from = kv.InodePrefix(uint64(next))
 	}
-}
-
-// newIno gives out an inode number, reserving more in b when it must. The caller holds t.mu.
-func (t *Tree) newIno(b *kv.Batch) Ino {
-	if t.nextIno >= t.inoLimit {
-		t.inoLimit = t.nextIno + inoStride
-		putCounter(b, metaNextIno, uint64(t.inoLimit))
-	}
-	t.nextIno++
-	return t.nextIno - 1
 }
 
 // Sync returns when everything acknowledged before the call survives a power cut.
@@ -304,10 +296,10 @@ func (b *Branch) based() ([]*inode, error) {
 	var out []*inode
 	var bad error
 	last := Ino(0)
-	err := b.t.db.Scan(kv.InodesPrefix(), nil, func(k, v []byte) bool {
+	visit := func(k, v []byte) bool {
 		ino, l, ok := kv.ParseInode(k)
-		if !ok || Ino(ino) >= firstOwnIno {
-			return ok && Ino(ino) < firstOwnIno
+		if !ok || !Ino(ino).ofBase() {
+			return false
 		}
 		if Ino(ino) == last || !b.anc.has(Layer(l)) {
 			return true
@@ -321,8 +313,13 @@ func (b *Branch) based() ([]*inode, error) {
 			out = append(out, rec)
 		}
 		return true
-	})
-	return out, errors.Join(err, bad)
+	}
+	for _, from := range []Ino{0, firstMapped} {
+		if err := b.t.db.Scan(kv.InodesPrefix(), kv.InodePrefix(uint64(from)), visit); err != nil || bad != nil {
+			return nil, errors.Join(err, bad)
+		}
+	}
+	return out, nil
 }
 
 // driftOf says how the base object of rec differs from what was recorded, or "".

@@ -172,9 +172,20 @@ func (v *View) look(n *node, st *baseStat) {
 	if n.mark != 0 && n.mark != mark {
 		v.t.log.Warn("base object changed under the mount", "path", n.path())
 		v.t.base.forgetFile(n.path())
-		v.t.drifted(n.ino)
+		v.t.drifted(n.ino, v.replaced(n, st))
 	}
 	n.mark = mark
+}
+
+// replaced returns the name of n in the base if st, which is what has it now, is another object.
+func (v *View) replaced(n *node, st *baseStat) *NameKey {
+	if v.branch == nil || n.bdir == nil {
+		return nil
+	}
+	if ino, err := v.t.inoOf(n.path(), st); err == nil && ino == n.ino {
+		return nil
+	}
+	return &NameKey{n.bdir.ino, n.bname}
 }
 
 // Getattr describes ino.
@@ -368,57 +379,6 @@ func (v *View) fromBase(dn *node, name, p string, st *baseStat) (*node, error) {
 		n.bname, n.inb = n.rec.origin.path, true
 	}
 	return n, nil
-}
-
-// inoOf gives the base object st at path p its inode number: its own, unless that
-// is too large, of another device, or taken by a different object that was copied up.
-func (t *Tree) inoOf(p string, st *baseStat) (Ino, error) {
-	ino := Ino(st.ino)
-	if st.dev == t.base.dev && ino > RootIno && ino < firstOwnIno {
-		if _, ok := t.copied[ino]; !ok {
-			return ino, nil
-		}
-		o, err := t.anyOrigin(ino)
-		if err != nil {
-			return 0, err
-		}
-		if o == nil || o.is(p, st) {
-			return ino, nil
-		}
-	}
-	return t.mappedIno(p, st)
-}
-
-// is reports whether st at path p is the object of o. A hard link of it is.
-func (o *origin) is(p string, st *baseStat) bool {
-	return o.ino == st.ino && o.btime == st.btime && (o.path == p || (!st.isDir() && st.nlink > 1))
-}
-
-// mappedIno returns the number recorded for the object at p, recording one if need be.
-func (t *Tree) mappedIno(p string, st *baseStat) (Ino, error) {
-	v, ok, err := t.db.Get(kv.BaseIno(p))
-	if err != nil {
-		return 0, err
-	}
-	if ok {
-		d := dec{b: v}
-		ino, same := Ino(d.u()), d.u() == st.ino && d.time() == st.btime
-		if d.err == nil && same {
-			return ino, nil
-		}
-	}
-	var b kv.Batch
-	b.UseReserve()
-	ino := t.newIno(&b)
-	var e enc
-	e.u(uint64(ino))
-	e.u(st.ino)
-	e.time(st.btime)
-	b.Put(kv.BaseIno(p), e.b)
-	if err := t.db.Apply(&b); err != nil {
-		return 0, fmt.Errorf("record inode number of base object %q: %w", p, err)
-	}
-	return ino, nil
 }
 
 // nodeAt returns the node of the base object at p, which has no name record on its way.

@@ -43,7 +43,7 @@ type Session struct {
 	stats   stats
 
 	// drifted is told of base objects that changed underneath; nil before there is a mount.
-	drifted atomic.Pointer[func(layers.Ino)]
+	drifted atomic.Pointer[func(layers.Ino, *layers.NameKey)]
 
 	// heads admits one checkpoint or head movement at a time. It guards what follows.
 	heads    sync.Mutex
@@ -241,9 +241,9 @@ func (s *Session) openTree() error {
 	return s.openAgentSide()
 }
 
-func (s *Session) noteDrift(ino layers.Ino) {
+func (s *Session) noteDrift(ino layers.Ino, name *layers.NameKey) {
 	if tell := s.drifted.Load(); tell != nil {
-		(*tell)(ino)
+		(*tell)(ino, name)
 	}
 }
 

@@ -2,6 +2,7 @@ package fstree
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -25,4 +26,32 @@ func FastTemp(t testing.TB) string {
 		}
 	})
 	return dir
+}
+
+// HighInodes returns a read-only view of dir in which every object has an inode
+// number beyond 2^40: an overlayfs with xino, as others get from stacked or very
+// large file systems. It skips t where that cannot be had.
+func HighInodes(t testing.TB, dir string) string {
+	t.Helper()
+	m := filepath.Join(t.TempDir(), "high")
+	upper := FastTemp(t) // numbers are only made unique if the parts are of several file systems
+	if err := os.Mkdir(m, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("overlay", m, "overlay", unix.MS_RDONLY, "xino=on,lowerdir="+upper+":"+dir); err != nil {
+		t.Skipf("no overlayfs to be had (%v)", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(m, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", m, err)
+		}
+	})
+	var st unix.Stat_t
+	if err := unix.Lstat(m, &st); err != nil {
+		t.Fatal(err)
+	}
+	if st.Ino < 1<<40 {
+		t.Skipf("the overlayfs gives low inode numbers (%d)", st.Ino)
+	}
+	return m
 }

@@ -21,19 +21,19 @@ func TestMain(m *testing.M) {
 const perStore = 50
 
 // runSteps runs the sequences side by side, some at a time on a store of their own.
-func runSteps(t *testing.T, plan twin.Plan, seed, count int) {
+func runSteps(t *testing.T, plan twin.Plan, high bool, seed, count int) {
 	seq := twin.FromEnv(t, twin.Sequences{Seed: seed, Count: count}, "REWINDFS_TEST_CHECKS")
 	for at := 0; at < seq.Count; at += perStore {
 		part := twin.Sequences{Seed: seq.Seed + at, Count: min(perStore, seq.Count-at)}
 		t.Run(fmt.Sprintf("from %d", part.Seed), func(t *testing.T) {
 			t.Parallel()
-			runSequences(t, plan, part)
+			runSequences(t, plan, high, part)
 		})
 	}
 }
 
-func runSequences(t *testing.T, plan twin.Plan, seq twin.Sequences) {
-	w := newWorld(t)
+func runSequences(t *testing.T, plan twin.Plan, high bool, seq twin.Sequences) {
+	w := newWorld(t, high)
 	top := fstree.FastTemp(t)
 	n := 0
 	twin.Check(t, seq, twin.Steps(plan), func(tb twin.TB, steps []twin.Step) {
@@ -54,16 +54,20 @@ func runSequences(t *testing.T, plan twin.Plan, seq twin.Sequences) {
 	})
 }
 
+// history is operations with checkpoints and all that can be done to them in between.
+var history = twin.Plan{
+	Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 80,
+	Chance: map[twin.Ctl]int{twin.Seal: 40, twin.Move: 25, twin.Undo: 12, twin.Redo: 8, twin.Reopen: 4, twin.Collect: 15},
+}
+
 // TestOperations runs operations alone.
 func TestOperations(t *testing.T) {
-	runSteps(t, twin.Plan{Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 60}, 1, 300)
+	runSteps(t, twin.Plan{Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 60}, false, 1, 300)
 }
 
 // TestCheckpointsAndRollbacks seals, moves the head back and forth, collects garbage and
 // reopens the store between operations.
-func TestCheckpointsAndRollbacks(t *testing.T) {
-	runSteps(t, twin.Plan{
-		Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 80,
-		Chance: map[twin.Ctl]int{twin.Seal: 40, twin.Move: 25, twin.Undo: 12, twin.Redo: 8, twin.Reopen: 4, twin.Collect: 15},
-	}, 1, 1000)
-}
+func TestCheckpointsAndRollbacks(t *testing.T) { runSteps(t, history, false, 1, 1000) }
+
+// TestBaseWithHighNumbers does so over a base whose inode numbers cannot be used.
+func TestBaseWithHighNumbers(t *testing.T) { runSteps(t, history, true, 1, 150) }

@@ -24,14 +24,22 @@ type world struct {
 	branches    int
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld makes a store. A high one has a base none of whose inode numbers can be kept.
+func newWorld(t *testing.T, high bool) *world {
 	t.Helper()
-	w := &world{store: fstree.FastTemp(t), base: filepath.Join(fstree.FastTemp(t), "base")}
+	top := fstree.FastTemp
+	if high {
+		top = func(t testing.TB) string { return t.TempDir() } // see HighInodes
+	}
+	w := &world{store: fstree.FastTemp(t), base: filepath.Join(top(t), "base")}
 	if err := os.Mkdir(w.base, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := fstree.MakeBase(w.base); err != nil {
 		t.Fatal(err)
+	}
+	if high {
+		w.base = fstree.HighInodes(t, w.base)
 	}
 	var err error
 	if w.baseTree, err = fstree.Scan(w.base); err != nil {

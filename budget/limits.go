@@ -91,7 +91,11 @@ func Check(l Limits, u Usage) (reason string, exceeded bool) {
 		}
 		return reason, true
 	case refused:
-		return unknown + ". Add the price to rewindfs/prices.json in the configuration directory, or have unknown costs only noted", true
+		path, err := UserPricesPath()
+		if err != nil {
+			path = "rewindfs/prices.json in the configuration directory"
+		}
+		return unknown + ". Add the price to " + path + ", or have unknown costs only noted: rewindfs budget set --unknown-cost note", true
 	default:
 		return unknown, false
 	}

@@ -269,7 +269,8 @@ func TestAnswersWithoutAnID(t *testing.T) {
 func TestLargeMessages(t *testing.T) {
 	big := []byte(`{"role":"tool","content":"` + strings.Repeat("x", 30<<20) + `"}`)
 	var r Reader
-	if n := testing.AllocsPerRun(1, func() { r.Read(big) }); n > 0 {
+	// Of ten runs, because what the runtime allocates meanwhile (a worker of the garbage collector) counts, too.
+	if n := testing.AllocsPerRun(10, func() { r.Read(big) }); n > 0 {
 		t.Errorf("%v allocations for a message that has no usage", n)
 	}
 }

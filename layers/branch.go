@@ -13,6 +13,7 @@ type Branch struct {
 	name    string
 	changed int64         // paths changed in the open layer
 	dirty   bool          // the open layer holds at least one record
+	ops     uint64        // operations since Open that changed something
 	orphans map[Ino]Layer // inodes in use without a name, and the layer that took the last one
 }
 
@@ -187,6 +188,13 @@ func (b *Branch) Clean() bool {
 	b.t.mu.RLock()
 	defer b.t.mu.RUnlock()
 	return !b.dirty
+}
+
+// Ops counts the operations since Open that changed something.
+func (b *Branch) Ops() uint64 {
+	b.t.mu.RLock()
+	defer b.t.mu.RUnlock()
+	return b.ops
 }
 
 // Changed counts the paths changed in the open layer.

@@ -317,6 +317,7 @@ func (o *op) commit() error {
 			return o.failed(err)
 		}
 		o.b.dirty = true
+		o.b.ops++
 	}
 	for _, s := range o.recs {
 		s.n.rec = s.rec

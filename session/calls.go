@@ -25,6 +25,8 @@ type call struct {
 	id, name, agent string
 	step            *step
 	readOnly        bool
+	ops             uint64 // Branch.Ops when it began
+	alone           bool   // no mutating call has been under way at the same time
 }
 
 // step is what a model asked for in one response: one call or several.
@@ -44,25 +46,28 @@ type begun struct {
 }
 
 // begin notes that a call is about to start. stepID may be "": then the call is a step of its own.
-func (c *calls) begin(id, name, agent, stepID string, readOnly bool) begun {
+// ops is Branch.Ops.
+func (c *calls) begin(id, name, agent, stepID string, readOnly bool, ops uint64) begun {
 	st := c.stepOf(agent, stepID, id)
 	b := begun{seal: true, tool: journal.Tool{Step: stepID, BatchStart: !st.mutated, Pending: id, Answered: slices.Clone(st.answered)}}
 	for _, o := range c.open {
 		if !o.readOnly {
 			b.seal = false
 		}
+		o.alone = o.alone && readOnly
 		if o.step == st {
 			b.tool.Inflight = append(b.tool.Inflight, o.id)
 		} else if !o.readOnly {
 			b.tool.Fuzzy = true
 		}
 	}
+	alone := b.seal
 	if readOnly {
 		b.seal = false
 	} else {
 		st.mutated = true
 	}
-	c.open = append(c.open, &call{id: id, name: name, agent: agent, step: st, readOnly: readOnly})
+	c.open = append(c.open, &call{id: id, name: name, agent: agent, step: st, readOnly: readOnly, ops: ops, alone: alone})
 	return b
 }
 
@@ -100,6 +105,9 @@ func (c *calls) end(id string) *call {
 	}
 	return nil
 }
+
+// lied reports whether a call that was to change nothing did, as no other can have done it.
+func (o *call) lied(ops uint64) bool { return o.readOnly && o.alone && ops != o.ops }
 
 // toolOf is the tool of the call that ended last, if that is the one.
 func (c *calls) toolOf(id string) string {

@@ -12,7 +12,7 @@ func TestCalls(t *testing.T) {
 	var c calls
 	begin := func(id, agent, step string, readOnly, seal bool, want journal.Tool) {
 		t.Helper()
-		got := c.begin(id, "tool", agent, step, readOnly)
+		got := c.begin(id, "tool", agent, step, readOnly, 0)
 		if got.seal != seal || !reflect.DeepEqual(got.tool, want) {
 			t.Errorf("begin %s: %+v, want seal %v, %+v", id, got, seal, want)
 		}
@@ -54,10 +54,39 @@ func TestCallsForgetSteps(t *testing.T) {
 	var c calls
 	for i := range 1000 {
 		id := string(rune('a' + i%26))
-		c.begin(id, "tool", "", string(rune(1000+i)), false)
+		c.begin(id, "tool", "", string(rune(1000+i)), false, 0)
 		c.end(id)
 	}
 	if len(c.steps) != keepSteps || len(c.order) != keepSteps || len(c.open) != 0 {
 		t.Errorf("%d steps, %d in order, %d calls", len(c.steps), len(c.order), len(c.open))
+	}
+}
+
+// Who says that it only reads is believed as long as nothing changes, or somebody else may have done it.
+func TestReadOnlyCallsThatChange(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, during string // a mutating call that begins then, if any
+		ops            uint64
+		lied           bool
+	}{
+		"alone, changes nothing":  {ops: 7},
+		"alone, changes":          {ops: 8, lied: true},
+		"behind one that changes": {before: "m", ops: 8},
+		"beside one that changes": {during: "m", ops: 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var cs calls
+			if c.before != "" {
+				cs.begin(c.before, "edit", "", "", false, 5)
+			}
+			cs.begin("r", "grep", "", "", true, 7)
+			cs.begin("r2", "grep", "", "", true, 7)
+			if c.during != "" {
+				cs.begin(c.during, "edit", "", "", false, 7)
+			}
+			if got := cs.end("r").lied(c.ops); got != c.lied {
+				t.Errorf("lied: %v, want %v", got, c.lied)
+			}
+		})
 	}
 }

@@ -317,7 +317,7 @@ func (s *Session) restoreConversations(e *journal.Entry, snap journal.Conversati
 			notice = convo.NoticeMessages(want.as, want.reason)
 		}
 		o := repairOptions(e, notice)
-		o.Checkpoint = want.as
+		o.Checkpoint, o.FilesStay = want.as, want.alone
 		fixed, err := memory.Repair(h, o)
 		switch {
 		case want.raw:

@@ -52,7 +52,7 @@ func (s *Session) ToolBegin(ctx context.Context, r *control.ToolBegin) (*control
 	if err != nil {
 		return nil, err
 	}
-	b := s.calls.begin(r.Call, r.Name, r.Agent, r.Step, r.ReadOnly)
+	b := s.calls.begin(r.Call, r.Name, r.Agent, r.Step, r.ReadOnly, s.branch.Ops())
 	out := &control.ToolBegun{Call: r.Call, Sealed: b.seal, Inflight: s.calls.inflight()}
 	event := s.event(ledger.KindToolBegin)
 	event.Details = map[string]any{"tool": r.Name, "call": r.Call, "step": r.Step, "readonly": r.ReadOnly, "sealed": b.seal}
@@ -101,6 +101,11 @@ func (s *Session) ToolEnd(ctx context.Context, r *control.ToolEnd) (*control.Too
 	}
 	event := s.event(ledger.KindToolEnd)
 	event.Details = map[string]any{"tool": tool, "call": out.Call, "known": out.Known}
+	if ended != nil && ended.lied(s.branch.Ops()) {
+		mutating = true
+		event.Details["changed_though_readonly"] = true
+		out.Warnings = append(out.Warnings, fmt.Sprintf("%s began with --readonly and has changed files: there is no checkpoint in front of it; begin it without --readonly", tool))
+	}
 	if len(r.Usage) > 0 {
 		// The call has ended whatever its usage is: it must not stay in flight.
 		if err := s.budget.readUsage(r.Usage, out.Call); err != nil {

@@ -91,6 +91,9 @@ func TestToolEndVerifies(t *testing.T) {
 	if o := w.rewind("tool", "end").want(t, 0); strings.Contains(o.out, "PASS") {
 		t.Errorf("a call that changes nothing is verified: %s", o.out)
 	}
+	w.rewind("tool", "begin", "look", "--readonly").want(t, 0)
+	w.sh("echo y >$M/f")
+	w.rewind("tool", "end").want(t, 0, "PASS", "look began with --readonly and has changed files")
 	w.sh("echo bad >$M/bad")
 	o = call().want(t, exitFailed, "FAIL", "bad is there", "  one\n", `two\x1b`, "Back at 'good'", "drop_step at 1: c1")
 	if strings.Contains(o.out+o.err, "\x1b") {

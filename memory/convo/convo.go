@@ -60,6 +60,7 @@ type Options struct {
 	Checkpoint string // name of the checkpoint gone back to, for invented results
 	Mode       Mode   // "": Auto
 	Notice     string // text to tell the model, already escaped and capped (see Notice); "": none
+	FilesStay  bool   // the conversation goes back alone
 	MidSystem  bool   // the model takes role "system" inside of the history (Anthropic)
 	// Pending is the call in front of which the checkpoint was taken; Answered are the
 	// calls of its step whose results count, Inflight those that ran meanwhile (CONVERSATIONS 1.10).

@@ -74,7 +74,7 @@ func FuzzRepair(f *testing.F) {
 		if err != nil {
 			return
 		}
-		o := Options{Checkpoint: "c1", Mode: []Mode{Auto, Drop, Synthesize, ""}[flags&3], MidSystem: flags&4 != 0,
+		o := Options{Checkpoint: "c1", Mode: []Mode{Auto, Drop, Synthesize, ""}[flags&3], MidSystem: flags&4 != 0, FilesStay: flags&8 != 0,
 			Pending: pending, NewID: newID}
 		if notice != "" {
 			o.Notice = Notice("c1", notice)

@@ -250,7 +250,9 @@ func invented(r *part) bool {
 	if raw == nil {
 		raw = r.node.raw
 	}
-	return bytes.Contains(raw, []byte(`"`+notRun)) || bytes.Contains(raw, []byte(`"`+wasRunning))
+	return slices.ContainsFunc([]string{notRun, wasRunning, mayHaveRun}, func(s string) bool {
+		return bytes.Contains(raw, []byte(`"`+s))
+	})
 }
 
 // settle takes out the results that have no call and those that stand where they may

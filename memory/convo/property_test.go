@@ -42,6 +42,7 @@ func drawOptions(t *rapid.T) Options {
 		o.Notice = testNotice
 	}
 	o.MidSystem = rapid.Bool().Draw(t, "mid")
+	o.FilesStay = rapid.Bool().Draw(t, "files stay")
 	if rapid.Bool().Draw(t, "new") {
 		o.NewID = "new-id"
 	}

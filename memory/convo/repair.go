@@ -114,11 +114,17 @@ const notRun = "[rewindfs] Not executed: "
 // wasRunning begins that of one whose effect is not known.
 const wasRunning = "[rewindfs] Interrupted: "
 
+// mayHaveRun begins that of one whose effect would still be there.
+const mayHaveRun = "[rewindfs] Unknown: "
+
 // excuse is the text of an invented result.
 func (w *work) excuse(c *part) string {
 	to := ""
 	if w.opt.Checkpoint != "" {
 		to = ` to checkpoint "` + w.opt.Checkpoint + `"`
+	}
+	if w.opt.FilesStay {
+		return mayHaveRun + "this conversation was rolled back" + to + " and the files were not; this call may have run. Look at the files before running it again."
 	}
 	if slices.Contains(w.opt.Inflight, c.ref()) {
 		return wasRunning + "this call was running when the checkpoint was taken, and the workspace and this conversation were rolled back" + to +

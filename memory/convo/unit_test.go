@@ -57,6 +57,7 @@ func TestCases(t *testing.T) {
 	}{
 		{"drop takes the results along", OpenAIChat, Options{Mode: Drop}, []string{user, two, ra}, "drop_step a,b", []string{`"u"`}, []string{`"A"`}},
 		{"synthesize keeps a step of which nothing ran", OpenAIChat, Options{Mode: Synthesize}, []string{user, two}, "synthesize_result a; synthesize_result b", []string{`"a"`, `"b"`, "Not executed"}, nil},
+		{"the files of a call stay", OpenAIChat, Options{Mode: Synthesize, FilesStay: true, Inflight: []string{"a"}}, []string{user, two}, "synthesize_result a; synthesize_result b", []string{`"a"`, "may have run", `"b"`, "may have run"}, []string{"Not executed"}},
 		{"answered steps stay in mode drop", OpenAIChat, Options{Mode: Drop}, []string{user, two, rb, ra}, "", []string{`"B"`, `"A"`}, nil},
 		{"results behind the pending call are not there yet", OpenAIChat, Options{Pending: "b"}, []string{user, two, ra, rb, user}, "synthesize_result b", []string{`"A"`, "Not executed"}, []string{`"B"`}},
 		{"pending first call", OpenAIChat, Options{Pending: "a"}, []string{user, two, ra, rb, user}, "drop_step a,b", nil, []string{`"A"`, `"B"`}},

@@ -292,6 +292,18 @@ func (j *Journal) Count(line Line) int {
 	return n
 }
 
+// MadeSince counts the checkpoints of all lines made at or after the time at, to the millisecond.
+func (j *Journal) MadeSince(at time.Time) int {
+	var first ulid.ULID
+	if err := first.SetTime(uint64(max(at.UnixMilli(), 0))); err != nil {
+		return 0 // beyond all times
+	}
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	i, _ := slices.BinarySearchFunc(j.ids, first.String(), func(e *Entry, id string) int { return cmp.Compare(e.ID, id) })
+	return len(j.ids) - i
+}
+
 // LabelFree reports whether label may be given in line: ErrDuplicateLabel when a
 // checkpoint of the line has it, or when it is the id, or begins the id, of a checkpoint of
 // the store, which would then be hidden behind it. A label that a rollback dropped is free.

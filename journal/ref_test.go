@@ -152,6 +152,18 @@ func TestAbove(t *testing.T) {
 	}
 }
 
+func TestMadeSince(t *testing.T) {
+	j := indexOf(t, "a", "b", "c", "d") // a millisecond each
+	for ms, want := range map[int64]int{-1: 4, 0: 4, 1: 3, 3: 1, 4: 0} {
+		if n := j.MadeSince(time.UnixMilli(1_700_000_000_000 + ms)); n != want {
+			t.Errorf("%d ms on: %d, want %d", ms, n, want)
+		}
+	}
+	if n := j.MadeSince(time.Time{}); n != 4 {
+		t.Errorf("ever: %d", n)
+	}
+}
+
 func TestIDsRiseWhateverTheClockDoes(t *testing.T) {
 	j := newJournal(nil)
 	last := ""

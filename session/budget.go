@@ -138,11 +138,7 @@ func (k *budgetKeeper) used() (budget.Limits, budget.Usage) {
 	u := k.meter.Usage()
 	u.WallTime = k.s.o.Now().Sub(k.state.Since)
 	u.BytesWritten = k.state.Bytes + k.s.tree.Written()
-	for _, e := range k.s.journal.List(nil) {
-		if !e.CreatedAt.Before(k.state.Since) {
-			u.Checkpoints++
-		}
-	}
+	u.Checkpoints = int64(k.s.journal.MadeSince(k.state.Since))
 	return k.state.Limits, u
 }
 

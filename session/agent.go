@@ -34,6 +34,9 @@ func (s *Session) openAgentSide() error {
 // welcome records that the session is served, and what a crash kept from the ledger.
 func (s *Session) welcome() {
 	s.auditMissed()
+	if err := s.payOld(); err != nil {
+		s.log.Warn("some lines of the ledger may be missing since a crash", "error", err)
+	}
 	event := s.event(ledger.KindMount)
 	event.Op = s.mountOp
 	event.Details = map[string]any{"base": s.o.Base, "mountpoint": s.o.Mountpoint, "generation": s.record.Generation, "version": s.o.Version}

@@ -207,9 +207,6 @@ func (s *Session) SetBudget(ctx context.Context, r *control.BudgetRequest) (*con
 	if err != nil {
 		return nil, apiError(err)
 	}
-	event := s.event(ledger.KindPolicy)
-	event.Details = map[string]any{"action": "budget", "limits": r.Limits, "reset": r.Reset}
-	s.audit(event)
 	return s.Budget(ctx, nil)
 }
 
@@ -223,7 +220,9 @@ func (k *budgetKeeper) set(r *control.BudgetRequest, limits budget.Limits) error
 	if r.Reset {
 		next.Since, next.Bytes, next.Epoch = k.s.o.Now().UTC(), -k.s.tree.Written(), next.Epoch+1
 	}
-	if err := k.s.saveState(stateBudget, next); err != nil {
+	event := k.s.event(ledger.KindPolicy)
+	event.Details = map[string]any{"action": "budget", "limits": r.Limits, "reset": r.Reset}
+	if err := k.s.saveState(stateBudget, next, event); err != nil {
 		return err
 	}
 	if r.Reset {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/rewindfs/rewindfs/control"
@@ -128,6 +129,11 @@ func (s *Session) putMemory(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength > control.MaxMessages {
 		return badRequest("the conversation is larger than %d MiB", control.MaxMessages>>20)
 	}
+	done, err := s.takeIn(w, r)
+	if err != nil {
+		return err
+	}
+	defer done()
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, control.MaxMessages))
 	if err != nil {
 		var big *http.MaxBytesError
@@ -151,6 +157,25 @@ func (s *Session) putMemory(w http.ResponseWriter, r *http.Request) error {
 		s.countUsage(thread, h)
 	}
 	return answerJSON(w, wireThread(thread, ref))
+}
+
+// slowest is how long a client may take to send a conversation once it is its turn.
+const slowest = time.Minute
+
+// takeIn waits until there is room for a conversation of the size that r announces: all
+// that are taken in at a time are no larger than the largest one. Call done when it is stored.
+func (s *Session) takeIn(w http.ResponseWriter, r *http.Request) (done func(), err error) {
+	n := r.ContentLength
+	if n < 0 {
+		n = control.MaxMessages // nobody knows
+	}
+	if err := s.intake.Acquire(r.Context(), n); err != nil {
+		return nil, badRequest("the client did not wait for its turn: %v", err)
+	}
+	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(slowest)); err != nil {
+		s.log.Warn("a client may send its conversation as slowly as it likes", "error", err)
+	}
+	return func() { s.intake.Release(n) }, nil
 }
 
 // setLive makes ref the live conversation of a thread.

@@ -130,18 +130,17 @@ func (s *Session) Reject(_ context.Context, r *control.CheckpointRef) (*control.
 func (s *Session) decide(kind journal.DecisionKind, e *journal.Entry) error {
 	var b kv.Batch
 	b.UseReserve()
+	event := s.event(ledger.KindPolicy)
+	event.Checkpoint, event.Label, event.Layer = e.ID, e.Label, e.Layer
+	event.Details = map[string]any{"action": string(kind)}
 	d, err := s.journal.StageDecision(&b, journal.Decision{Kind: kind, ID: e.ID})
 	if err == nil {
-		err = s.db.Apply(&b)
+		err = s.applyOwing(&b, event)
 	}
 	if err != nil {
 		return apiError(fmt.Errorf("%s the checkpoint: %w", kind, err))
 	}
 	s.journal.CommitDecision(d)
-	event := s.event(ledger.KindPolicy)
-	event.Checkpoint, event.Label, event.Layer = e.ID, e.Label, e.Layer
-	event.Details = map[string]any{"action": string(kind)}
-	s.audit(event)
 	return nil
 }
 

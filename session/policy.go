@@ -31,8 +31,8 @@ const (
 // stateVersion is the version of these records. Higher ones are refused.
 const stateVersion = 1
 
-// saveState keeps v under name.
-func (s *Session) saveState(name string, v any) error {
+// saveState keeps v under name, and records events of the change.
+func (s *Session) saveState(name string, v any, events ...ledger.Event) error {
 	b, err := json.Marshal(map[string]any{"v": stateVersion, "value": v})
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", name, err)
@@ -40,7 +40,7 @@ func (s *Session) saveState(name string, v any) error {
 	var batch kv.Batch
 	batch.UseReserve()
 	batch.Put(kv.Meta(name), b)
-	if err := s.db.Apply(&batch); err != nil {
+	if err := s.applyOwing(&batch, events...); err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
 	}
 	return nil
@@ -135,13 +135,12 @@ func (s *Session) SetPolicy(_ context.Context, r *control.PolicyRequest) (*contr
 		}
 	}
 	p.Warnings = nil
-	if err := s.saveState(statePolicy, p); err != nil {
+	event := s.event(ledger.KindPolicy)
+	event.Details = map[string]any{"action": "set", "policy": p}
+	if err := s.saveState(statePolicy, p, event); err != nil {
 		return nil, apiError(err)
 	}
 	s.policy = p
-	event := s.event(ledger.KindPolicy)
-	event.Details = map[string]any{"action": "set", "policy": p}
-	s.audit(event)
 	s.thinOut()
 	return s.describePolicy(), nil
 }

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/rewindfs/rewindfs/cas"
 	"github.com/rewindfs/rewindfs/control"
 	"github.com/rewindfs/rewindfs/journal"
@@ -41,6 +43,7 @@ type Session struct {
 	socket  net.Listener
 	record  Record
 	stats   stats
+	intake  *semaphore.Weighted // bytes of conversations that are being taken in
 
 	// drifted is told of base objects that changed underneath; nil before there is a mount.
 	drifted atomic.Pointer[func(layers.Ino, *layers.NameKey)]
@@ -59,6 +62,7 @@ type Session struct {
 	mountOp    uint64                    // number of the operation that this mount is
 	missed     []journal.Op              // operations that a crash kept from the ledger
 	unaudited  atomic.Int64              // events that could not be recorded
+	owes       atomic.Uint64             // lines owed to the ledger so far, see owe
 	thins      bool                      // automatic checkpoints are being thinned out
 	thinning   sync.Mutex                // held by the one who drops checkpoints; taken before heads
 	background sync.WaitGroup
@@ -87,7 +91,10 @@ func Open(o Options) (opened *Session, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Session{o: o, log: o.Logger, ended: make(chan struct{}), done: make(chan struct{}), cut: make(chan struct{}, 1)}
+	s := &Session{
+		o: o, log: o.Logger, ended: make(chan struct{}), done: make(chan struct{}), cut: make(chan struct{}, 1),
+		intake: semaphore.NewWeighted(control.MaxMessages),
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.release())

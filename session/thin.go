@@ -54,7 +54,13 @@ func (s *Session) removeEntries(gone []journal.Entry) error {
 	var b kv.Batch
 	b.UseReserve()
 	s.journal.StageRemove(&b, gone)
-	if err := s.db.Apply(&b); err != nil {
+	events := make([]ledger.Event, len(gone))
+	for i, e := range gone {
+		events[i] = s.event(ledger.KindPolicy)
+		events[i].Checkpoint, events[i].Label, events[i].Layer = e.ID, e.Label, e.Layer
+		events[i].Details = map[string]any{"action": "drop", "auto": e.Auto, "pending": e.Pending}
+	}
+	if err := s.applyOwing(&b, events...); err != nil {
 		return fmt.Errorf("drop %d checkpoints: %w", len(gone), err)
 	}
 	s.journal.CommitRemove(gone)
@@ -62,10 +68,6 @@ func (s *Session) removeEntries(gone []journal.Entry) error {
 		if last := s.before.Load(); last != nil && last.ID == gone[i].ID {
 			s.before.Store(nil)
 		}
-		event := s.event(ledger.KindPolicy)
-		event.Checkpoint, event.Label, event.Layer = gone[i].ID, gone[i].Label, gone[i].Layer
-		event.Details = map[string]any{"action": "drop", "auto": gone[i].Auto, "pending": gone[i].Pending}
-		s.audit(event)
 	}
 	return nil
 }

@@ -37,13 +37,21 @@ func ParseUSD(s string) (USD, error) {
 
 // parseReported reads an amount that some program computed, often with binary fractions and all
 // their digits: it is rounded up, so that nothing is counted too low.
+// More than maxReported is an error.
 func parseReported(s string) (USD, error) {
 	d, exact, err := parseDecimal(s)
-	if err == nil && !exact {
+	switch {
+	case err != nil:
+	case d > maxReported:
+		err = fmt.Errorf("%.40s dollars for one answer are not believed", s)
+	case !exact:
 		d = d.plus(1)
 	}
 	return d, err
 }
+
+// maxReported is the largest cost of one answer that is believed.
+const maxReported = 100_000 * OneUSD
 
 // parseDecimal reads digits with an optional point and exponent. The result is rounded down if exact is false.
 func parseDecimal(s string) (d USD, exact bool, err error) {

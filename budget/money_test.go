@@ -27,9 +27,17 @@ func TestParseUSD(t *testing.T) {
 }
 
 func TestReportedCostIsRoundedUp(t *testing.T) {
-	for in, want := range map[string]USD{"0.0123456789012345": 12_345_678_902, "1e-30": 1, "0.1": OneUSD / 10, "1e300": maxUSD} {
+	for in, want := range map[string]USD{"0.0123456789012345": 12_345_678_902, "1e-30": 1, "0.1": OneUSD / 10, "100000": maxReported} {
 		if got, err := parseReported(in); err != nil || got != want {
 			t.Errorf("%q: got %d, %v; want %d", in, got, err, want)
+		}
+	}
+}
+
+func TestReportedCostIsNotBelievedWithoutBounds(t *testing.T) {
+	for _, in := range []string{"1e30", "1e300", "100000.01"} {
+		if got, err := parseReported(in); err == nil {
+			t.Errorf("%q was taken for %s", in, got)
 		}
 	}
 }

@@ -31,6 +31,7 @@ type Thread struct {
 	Lines    bool   `json:"lines,omitempty"` // JSONL
 	Messages int    `json:"messages"`
 	Digest   string `json:"digest"`
+	Warning  string `json:"warning,omitempty"` // why it could not be handed out again, as it is
 }
 
 // Messages is a conversation. Changes is what the repair did, empty without one.
@@ -61,6 +62,7 @@ type Tool struct {
 	Pending    string   `json:"pending,omitempty"`
 	Answered   []string `json:"answered,omitempty"`
 	Inflight   []string `json:"inflight,omitempty"`
+	Ran        []string `json:"ran,omitempty"` // calls of other steps that had ended
 	Fuzzy      bool     `json:"fuzzy,omitempty"`
 }
 

@@ -47,14 +47,15 @@ type Conversation struct {
 // NoConversation is the place of a checkpoint that was made without messages.
 func NoConversation() Conversation { return Conversation{State: ConversationNone} }
 
-// Tool is where a checkpoint stands among the tool calls of an agent's step, for the
-// repair of its conversation: which calls had results that count, which ran meanwhile.
+// Tool is where a checkpoint stands among the tool calls of an agent, for the repair
+// of its conversation: which calls had results that count, which ran meanwhile.
 type Tool struct {
 	Step       string   `json:"step,omitempty"`
 	BatchStart bool     `json:"batch_start,omitempty"` // taken before the first mutating call of the step
 	Pending    string   `json:"pending,omitempty"`     // the call in front of which it was taken
 	Answered   []string `json:"answered,omitempty"`
 	Inflight   []string `json:"inflight,omitempty"`
+	Ran        []string `json:"ran,omitempty"`   // the last calls of other steps that had ended: what they did is in the layer
 	Fuzzy      bool     `json:"fuzzy,omitempty"` // another agent's mutating call ran meanwhile
 }
 
@@ -78,7 +79,7 @@ type Entry struct {
 	ChangedPaths int64
 	Auto         bool
 	Conversation Conversation
-	Tool         *Tool // nil: not made for a tool call
+	Tool         *Tool // nil: no tool call was begun before it
 	Pending      bool  // recorded only: it counts once it is attached
 }
 

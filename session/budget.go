@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -22,8 +23,9 @@ type budgetKeeper struct {
 
 	mu    sync.Mutex
 	meter *budget.Meter
-	state budgetState // mu
+	state budgetState // mu: Bytes without what was written since the mount
 	kept  int64       // mu: Tree.Written when it was noted last
+	table fileMark    // mu: what the user's price table was when it was read
 }
 
 // budgetState is what is kept in the store besides the entries of the meter.
@@ -38,9 +40,15 @@ type budgetState struct {
 const usagePrefix = "use/"
 
 func openBudget(s *Session) (*budgetKeeper, error) {
-	k := &budgetKeeper{s: s, state: budgetState{Since: s.o.Now().UTC()}}
+	k := &budgetKeeper{s: s}
 	if err := s.loadState(stateBudget, &k.state); err != nil {
 		return nil, err
+	}
+	if k.state.Since.IsZero() { // counting begins with the first mount
+		k.state.Since = s.o.Now().UTC()
+		if err := k.save(k.state); err != nil {
+			return nil, err
+		}
 	}
 	prices, err := k.prices()
 	if err != nil {
@@ -65,6 +73,7 @@ func (k *budgetKeeper) prices() (*budget.Prices, error) {
 	if err != nil {
 		path = "" // no home: nobody's own table
 	}
+	k.table = markOf(path)
 	prices, err := budget.LoadPrices(path)
 	if err != nil {
 		k.s.log.Warn("the user's price table is not used", "path", path, "error", err)
@@ -145,7 +154,44 @@ func (k *budgetKeeper) used() (budget.Limits, budget.Usage) {
 // overBudget says whether a ceiling is reached.
 func (s *Session) overBudget() (reason string, over bool) {
 	limits, used := s.budget.used()
+	if limits.Cost > 0 && len(used.Unpriced) > 0 && s.budget.repriced() {
+		limits, used = s.budget.used()
+	}
 	return budget.Check(limits, used)
+}
+
+// repriced reads the user's price table again if it has changed.
+func (k *budgetKeeper) repriced() bool {
+	path, err := budget.UserPricesPath()
+	if err != nil || inside(path, k.s.o.Mountpoint) { // never wait for ourselves
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if markOf(path) == k.table {
+		return false
+	}
+	prices, err := k.prices()
+	if err != nil {
+		return false
+	}
+	k.meter.SetPrices(prices)
+	return true
+}
+
+// fileMark tells whether a file is the one it was.
+type fileMark struct {
+	size  int64
+	mtime time.Time
+}
+
+// markOf is zero where there is no file.
+func markOf(path string) fileMark {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return fileMark{}
+	}
+	return fileMark{fi.Size(), fi.ModTime()}
 }
 
 // withinBudget refuses work once a ceiling is reached, and records that it did.
@@ -222,7 +268,7 @@ func (k *budgetKeeper) set(r *control.BudgetRequest, limits budget.Limits) error
 	}
 	event := k.s.event(ledger.KindPolicy)
 	event.Details = map[string]any{"action": "budget", "limits": r.Limits, "reset": r.Reset}
-	if err := k.s.saveState(stateBudget, next, event); err != nil {
+	if err := k.save(next, event); err != nil {
 		return err
 	}
 	if r.Reset {
@@ -248,10 +294,19 @@ func (k *budgetKeeper) keep(anyway bool) error {
 	if !anyway && now-k.kept < keepBytes {
 		return nil
 	}
-	next := k.state
-	next.Bytes += now
+	return k.save(k.state)
+}
+
+// save keeps st together with what was written since the mount. Preconditions: mu is
+// held, or nobody else has k yet.
+func (k *budgetKeeper) save(st budgetState, events ...ledger.Event) error {
+	now := k.s.tree.Written()
+	st.Bytes += now
+	if err := k.s.saveState(stateBudget, st, events...); err != nil {
+		return err
+	}
 	k.kept = now
-	return k.s.saveState(stateBudget, next)
+	return nil
 }
 
 func limitsOf(l *control.Limits) (budget.Limits, error) {

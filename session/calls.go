@@ -18,6 +18,7 @@ type calls struct {
 	steps map[string]*step // by agent and step id
 	order []*step          // the latest few, oldest first
 	ended *call            // the one that ended last
+	ran   []*call          // the latest few mutating ones that have ended, oldest first
 }
 
 // call is a tool call that has begun.
@@ -39,6 +40,10 @@ type step struct {
 // keepSteps is how many steps are remembered: a call may end long after the next step began.
 const keepSteps = 64
 
+// keepRan is how many ended calls a checkpoint names, as their results may not be in the
+// conversation yet: as many as a step has in parallel.
+const keepRan = 16
+
 // begun is what the begin of a call means for the layer in front of it.
 type begun struct {
 	seal bool         // no mutating call is in flight
@@ -50,6 +55,11 @@ type begun struct {
 func (c *calls) begin(id, name, agent, stepID string, readOnly bool, ops uint64) begun {
 	st := c.stepOf(agent, stepID, id)
 	b := begun{seal: true, tool: journal.Tool{Step: stepID, BatchStart: !st.mutated, Pending: id, Answered: slices.Clone(st.answered)}}
+	for _, o := range c.ran {
+		if o.step != st && o.id != id {
+			b.tool.Ran = append(b.tool.Ran, o.id)
+		}
+	}
 	for _, o := range c.open {
 		if !o.readOnly {
 			b.seal = false
@@ -100,10 +110,30 @@ func (c *calls) end(id string) *call {
 			c.open = slices.Delete(c.open, i, i+1)
 			o.step.answered = append(o.step.answered, o.id)
 			c.ended = o
+			if !o.readOnly {
+				c.ran = append(c.ran[max(0, len(c.ran)-keepRan+1):], o)
+			}
 			return o
 		}
 	}
 	return nil
+}
+
+// between is what a checkpoint that no call asked for is to say; nil if no call has begun.
+func (c *calls) between() *journal.Tool {
+	var t journal.Tool
+	for _, o := range c.open {
+		if !o.readOnly {
+			t.Inflight = append(t.Inflight, o.id)
+		}
+	}
+	for _, o := range c.ran {
+		t.Ran = append(t.Ran, o.id)
+	}
+	if len(t.Inflight)+len(t.Ran) == 0 {
+		return nil
+	}
+	return &t
 }
 
 // lied reports whether a call that was to change nothing did, as no other can have done it.

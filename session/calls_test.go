@@ -23,17 +23,21 @@ func TestCalls(t *testing.T) {
 	begin("b", "", "s1", false, true, journal.Tool{Step: "s1", Pending: "b", Answered: []string{"a"}})
 	c.end("b")
 	// All at once, as Codex does: the first gets the layer, the others none.
-	begin("c", "", "s2", false, true, journal.Tool{Step: "s2", BatchStart: true, Pending: "c"})
-	begin("d", "", "s2", false, false, journal.Tool{Step: "s2", Pending: "d", Inflight: []string{"c"}})
+	begin("c", "", "s2", false, true, journal.Tool{Step: "s2", BatchStart: true, Pending: "c", Ran: []string{"a", "b"}})
+	begin("d", "", "s2", false, false, journal.Tool{Step: "s2", Pending: "d", Inflight: []string{"c"}, Ran: []string{"a", "b"}})
 	c.end("d")
-	begin("e", "", "s2", false, false, journal.Tool{Step: "s2", Pending: "e", Answered: []string{"d"}, Inflight: []string{"c"}})
+	begin("e", "", "s2", false, false, journal.Tool{Step: "s2", Pending: "e", Answered: []string{"d"}, Inflight: []string{"c"}, Ran: []string{"a", "b"}})
 	c.end("c")
 	c.end("e")
+	if got, want := c.between(), (&journal.Tool{Ran: []string{"a", "b", "d", "c", "e"}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("between the calls: %+v, want %+v", got, want)
+	}
+	ran := []string{"a", "b", "d", "c", "e"}
 	// Readers do not stand in the way, and get no layer.
-	begin("f", "", "s3", true, false, journal.Tool{Step: "s3", BatchStart: true, Pending: "f"})
-	begin("g", "", "s3", false, true, journal.Tool{Step: "s3", BatchStart: true, Pending: "g", Inflight: []string{"f"}})
+	begin("f", "", "s3", true, false, journal.Tool{Step: "s3", BatchStart: true, Pending: "f", Ran: ran})
+	begin("g", "", "s3", false, true, journal.Tool{Step: "s3", BatchStart: true, Pending: "g", Inflight: []string{"f"}, Ran: ran})
 	// Another agent's call runs meanwhile.
-	begin("h", "sub", "s3", false, false, journal.Tool{Step: "s3", BatchStart: true, Pending: "h", Fuzzy: true})
+	begin("h", "sub", "s3", false, false, journal.Tool{Step: "s3", BatchStart: true, Pending: "h", Fuzzy: true, Ran: ran})
 	if got := c.inflight(); !reflect.DeepEqual(got, []string{"f", "g", "h"}) || !c.has("g") || c.has("a") {
 		t.Errorf("in flight: %v", got)
 	}
@@ -46,7 +50,17 @@ func TestCalls(t *testing.T) {
 	c.reset()
 	begin("i", "", "", false, true, journal.Tool{BatchStart: true, Pending: "i"})
 	c.end("i")
-	begin("j", "", "", false, true, journal.Tool{BatchStart: true, Pending: "j"})
+	begin("j", "", "", false, true, journal.Tool{BatchStart: true, Pending: "j", Ran: []string{"i"}})
+	if got, want := c.between(), (&journal.Tool{Inflight: []string{"j"}, Ran: []string{"i"}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("during a call: %+v, want %+v", got, want)
+	}
+	for i := range 3 * keepRan {
+		c.begin(string(rune('A'+i)), "tool", "", "", false, 0)
+		c.end("")
+	}
+	if got := c.between().Ran; len(got) != keepRan || got[0] != string(rune('A'+2*keepRan)) {
+		t.Errorf("what has ended: %q", got)
+	}
 }
 
 // Steps are forgotten, however many there are.

@@ -85,7 +85,8 @@ func (s *Session) checkpoint(ctx context.Context, r *control.CheckpointRequest, 
 			return sealed{entry: first, existing: true}, nil
 		}
 	}
-	made, err := s.sealLocked(ctx, sealing{entry: e, live: now})
+	e.Tool = s.calls.between()
+	made, err := s.sealLocked(ctx, sealing{entry: e, talk: now})
 	if err != nil {
 		return sealed{}, err
 	}
@@ -93,10 +94,10 @@ func (s *Session) checkpoint(ctx context.Context, r *control.CheckpointRequest, 
 	return made, nil
 }
 
-// sealing is a checkpoint to be made, with the conversations that are live from then on.
+// sealing is a checkpoint to be made.
 type sealing struct {
 	entry      journal.Entry
-	live       memory.Threads
+	talk       memory.Threads // the conversations, see merged
 	shareLayer bool // where nothing was changed, the newest sealed layer will do
 }
 
@@ -117,7 +118,8 @@ func (s *Session) sealLocked(ctx context.Context, p sealing) (sealed, error) {
 			return sealed{}, err
 		}
 	}
-	e.Conversation = snapshotOf(p.live)
+	e.Conversation = snapshotOf(p.talk)
+	talk := s.heard(p.talk)
 	if err := s.barrier(ctx); err != nil {
 		return sealed{}, err
 	}
@@ -128,7 +130,7 @@ func (s *Session) sealLocked(ctx context.Context, p sealing) (sealed, error) {
 		if e, err = s.journal.StageEntry(b, e); err != nil {
 			return err
 		}
-		live, err = s.memory.StageLive(b, s.o.Branch, p.live)
+		live, err = s.memory.StageLive(b, s.o.Branch, talk)
 		return err
 	}
 	var err error
@@ -172,7 +174,7 @@ func (s *Session) sealLocked(ctx context.Context, p sealing) (sealed, error) {
 		s.journal.Commit(&e, nil)
 	}
 	live()
-	s.arrived = p.live
+	s.arrived = talk
 	took := time.Since(start)
 	s.stats.checkpoints.Add(1)
 	s.stats.checkpointNS.Add(int64(took))

@@ -115,6 +115,24 @@ func (s *Session) merged(sent map[string]control.Thread, missing []string) (memo
 	return now, nil
 }
 
+// heard is what is live once a checkpoint with the conversations now is made: what could not be
+// read is missing in the checkpoint, and stays live as it was.
+func (s *Session) heard(now memory.Threads) memory.Threads {
+	live := maps.Clone(now)
+	old := s.memory.Live(s.o.Branch)
+	for name, ref := range now {
+		if !ref.Missing {
+			continue
+		}
+		if was, ok := old[name]; ok {
+			live[name] = was
+		} else {
+			delete(live, name)
+		}
+	}
+	return live
+}
+
 // putMemory takes a conversation: it becomes the live one of its thread or, staged,
 // only gets into the store for a checkpoint that will name it.
 func (s *Session) putMemory(w http.ResponseWriter, r *http.Request) error {
@@ -150,13 +168,17 @@ func (s *Session) putMemory(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return apiError(err)
 	}
+	out := wireThread(thread, ref)
 	if q.Get("stage") == "" {
 		if err := s.setLive(thread, ref); err != nil {
 			return err
 		}
-		s.countUsage(thread, h)
+		if _, err := memory.Repair(h, convo.Options{}); err != nil { // staging is for each call, and too often to look
+			out.Warning = fmt.Sprintf("a rollback cannot hand this conversation back, and will be refused but with --files-only: %v", err)
+		}
 	}
-	return answerJSON(w, wireThread(thread, ref))
+	s.countUsage(thread, h) // also of one that is only staged: the tokens are spent
+	return answerJSON(w, out)
 }
 
 // slowest is how long a client may take to send a conversation once it is its turn.
@@ -301,6 +323,7 @@ type wanted struct {
 	reason   string // for the notice
 	noNotice bool
 	alone    bool // the files stay
+	check    bool // only find out whether it can be done
 	raw      bool // what becomes live is as it was; only what is handed out is repaired
 }
 
@@ -312,7 +335,7 @@ func repairOptions(e *journal.Entry, notice string) convo.Options {
 	}
 	o.Checkpoint = journal.Target{Entry: e}.Name()
 	if t := e.Tool; t != nil {
-		o.Pending, o.Answered, o.Inflight = t.Pending, t.Answered, t.Inflight
+		o.Pending, o.Answered, o.Inflight, o.Ran, o.AtCall = t.Pending, t.Answered, t.Inflight, t.Ran, true
 		if t.BatchStart {
 			o.Mode = convo.Drop // nothing of the step is in the layer
 		}
@@ -351,6 +374,8 @@ func (s *Session) restoreConversations(e *journal.Entry, snap journal.Conversati
 			}
 		case err != nil:
 			return nil, unrepairable(name, err)
+		case want.check:
+			out.live[name] = ref
 		default:
 			if out.live[name], err = s.memory.Put(fixed.History); err != nil {
 				return nil, apiError(err)

@@ -82,7 +82,10 @@ func (s *Session) Attach(_ context.Context, r *control.CheckpointRef) (*control.
 	if err != nil {
 		return nil, err
 	}
-	if cur := s.journal.Attached(s.o.Branch); len(cur) == 0 || cur[len(cur)-1].ID != e.ID {
+	if !s.line(e.Layer) {
+		return nil, &control.Error{Code: control.CodeConflict, Message: fmt.Sprintf("checkpoint %s is not under the head: a rollback went past it. Go there first: rewindfs rollback %s", journal.Target{Entry: &e}.Name(), e.ID)}
+	}
+	if cur := s.attached(); len(cur) == 0 || cur[len(cur)-1].ID != e.ID {
 		if err := s.decide(journal.Attach, &e); err != nil {
 			return nil, err
 		}
@@ -103,7 +106,7 @@ func (s *Session) Reject(_ context.Context, r *control.CheckpointRef) (*control.
 	if err != nil {
 		return nil, err
 	}
-	stack := s.journal.Attached(s.o.Branch)
+	stack := s.attached()
 	at := slices.IndexFunc(stack, func(a journal.Entry) bool { return a.ID == e.ID })
 	out := &control.Rejected{}
 	switch {
@@ -144,9 +147,15 @@ func (s *Session) decide(kind journal.DecisionKind, e *journal.Entry) error {
 	return nil
 }
 
+// attached lists the attached checkpoints under the head, oldest first: what a rollback
+// took away is not current.
+func (s *Session) attached() []journal.Entry {
+	return slices.DeleteFunc(s.journal.Attached(s.o.Branch), func(e journal.Entry) bool { return !s.line(e.Layer) })
+}
+
 // Current returns the checkpoint attached last.
 func (s *Session) Current(context.Context, *control.None) (*control.Checkpoint, error) {
-	stack := s.journal.Attached(s.o.Branch)
+	stack := s.attached()
 	if len(stack) == 0 {
 		return nil, &control.Error{Code: control.CodeUnknownCheckpoint, Message: "no checkpoint is attached"}
 	}

@@ -11,8 +11,13 @@ import (
 	"github.com/rewindfs/rewindfs/layers"
 )
 
-// foresee tells what a rollback would do. Preconditions: s.heads is held.
-func (s *Session) foresee(ctx context.Context, to journal.Target) (*control.Rollback, error) {
+// foresee tells what a rollback would do, or why it would be refused. Preconditions: s.heads is held.
+func (s *Session) foresee(ctx context.Context, to journal.Target, g going) (*control.Rollback, error) {
+	if e := to.Entry; e != nil && !g.filesOnly {
+		if _, err := s.restoreConversations(e, e.Conversation, wanted{as: spoken(to), noNotice: true, check: true}); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.barrier(ctx); err != nil {
 		return nil, apiError(err)
 	}

@@ -30,15 +30,16 @@ func (s *Session) Rollback(ctx context.Context, r *control.RollbackRequest) (*co
 	if err != nil {
 		return nil, err
 	}
-	if r.DryRun {
-		return s.foresee(ctx, to)
-	}
 	if r.FilesOnly && r.MessagesOnly {
 		return nil, badRequest("either the files alone or the messages alone")
 	}
-	return s.rollbackTo(ctx, to, going{
+	g := going{
 		touch: r.Touch, reason: r.Notes, noNotice: r.NoNotice, filesOnly: r.FilesOnly, messagesOnly: r.MessagesOnly,
-	})
+	}
+	if r.DryRun {
+		return s.foresee(ctx, to, g)
+	}
+	return s.rollbackTo(ctx, to, g)
 }
 
 // going says how to go back to a checkpoint.

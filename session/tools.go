@@ -59,14 +59,14 @@ func (s *Session) ToolBegin(ctx context.Context, r *control.ToolBegin) (*control
 	switch {
 	case b.seal:
 		e := journal.Entry{Branch: s.o.Branch, Phase: "pre_execute", Turn: r.Turn, ToolCall: r.Call, Auto: true, Tool: &b.tool}
-		made, err := s.sealLocked(ctx, sealing{entry: e, live: now, shareLayer: true})
+		made, err := s.sealLocked(ctx, sealing{entry: e, talk: now, shareLayer: true})
 		if err != nil {
 			s.calls.end(r.Call) // it does not start
 			return nil, apiError(err)
 		}
 		s.before.Store(&made.entry)
 	case len(r.Threads)+len(r.Missing) > 0:
-		if err := s.applyLive(now); err != nil {
+		if err := s.applyLive(s.heard(now)); err != nil {
 			return nil, apiError(err)
 		}
 	}
@@ -122,17 +122,23 @@ func (s *Session) ToolEnd(ctx context.Context, r *control.ToolEnd) (*control.Too
 		out.Budget = reason
 	}
 	p := s.policy.AutoRollback
-	if p == nil || r.NoRollback || slices.Contains(s.policy.NoRollback, tool) {
+	if p == nil || r.NoRollback || slices.Contains(s.policy.NoRollback, tool) || !mutating {
 		return out, nil
 	}
+	failed := r.Error != "" && slices.Contains(p.On, triggerException)
 	switch {
-	case r.Error != "" && slices.Contains(p.On, triggerException):
+	case failed && ended == nil:
+		// It may have been begun in a state that is gone, or have ended before: what stands now is
+		// the work of others. Nor can it be told whether its tool is one that rolls nothing back.
+		out.Warnings = append(out.Warnings, fmt.Sprintf("nothing was rolled back, because no such call was in flight: it had ended, or a rollback or a restart came since. To go back all the same: rewindfs rollback %s", p.To))
+	case failed:
 		res, err := s.autoRollback(ctx, autoMove{trigger: triggerException, to: p.To, call: out.Call, tool: tool, reason: r.Error})
 		if err != nil {
 			return nil, err
 		}
 		out.RolledBack, out.Skipped = res, res == nil
-	case r.Error == "" && mutating && ended != nil && slices.Contains(p.On, triggerTestFailure):
+		out.Inflight = s.calls.inflight()
+	case r.Error == "" && ended != nil && slices.Contains(p.On, triggerTestFailure):
 		out.Verify = p.Verifiers
 	}
 	return out, nil

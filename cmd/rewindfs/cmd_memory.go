@@ -67,9 +67,12 @@ func (a *app) runMemorySync(ctx context.Context, file, format, thread string) er
 	if err != nil {
 		return fmt.Errorf("%s: %w", inputName(file), err)
 	}
+	if t.Warning != "" {
+		a.warn("%s", t.Warning)
+	}
 	return a.result(t, func(w io.Writer) {
-		fmt.Fprintf(w, "%s of the format %s are the live conversation%s. Checkpoints keep it from now on.\n",
-			count(int64(t.Messages), "message"), t.Format, ofThread(t.Thread))
+		fmt.Fprintf(w, "The live conversation%s: %s of the format %s. Checkpoints keep it from now on.\n",
+			ofThread(t.Thread), count(int64(t.Messages), "message"), t.Format)
 		fmt.Fprintln(w, "Keep it with the files now: rewindfs checkpoint NAME")
 	})
 }

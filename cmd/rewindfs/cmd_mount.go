@@ -258,6 +258,9 @@ func (a *app) report(ctx context.Context, so session.Options) error {
 	return a.result(st, func(w io.Writer) {
 		fmt.Fprintf(w, "%s is at %s, writable; %s itself is never written.\n", show(st.Base), show(st.Mountpoint), baseWord(so))
 		switch {
+		case st.Checkpoints > 0 && st.Head.ID == "": // automatic ones only
+			fmt.Fprintf(w, "All is as you left it: %s; %s changed since the latest.\n",
+				count(int64(st.Checkpoints), "automatic checkpoint"), count(st.ChangedPaths, "path"))
 		case st.Checkpoints > 0:
 			fmt.Fprintf(w, "All is as you left it: %s, the latest is %s; %s changed since.\n",
 				count(int64(st.Checkpoints), "checkpoint"), headName(st.Head), count(st.ChangedPaths, "path"))

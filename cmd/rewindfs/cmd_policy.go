@@ -89,11 +89,11 @@ func (a *app) newAutoRollback() *cobra.Command {
 		Use:   partAutoRollback + " --on exception,test_failure --to REF [--verifier CMD]... | --off",
 		Short: "Go back when a tool call fails, or breaks the tests",
 		Long: `Go back to checkpoint REF at the end of a tool call:
-  exception      when it ended with an error (tool end --error)
+  exception      when it ended with an error (tool end --error), unless it began with --readonly or is not known to be in flight
   test_failure   when a verifier says fail; they run one after the other at the end of each call that may have changed files,
                  by tool end. What a verifier has to print is said in: rewindfs verify --help
 
-REF is looked up each time. A name that moves on, such as latest, may come to mean the damage itself: that is warned of. A rollback that
+REF is looked up each time; @call is the state in front of the call that began last. A name that moves on, such as latest, may come to mean the damage itself: that is warned of. A rollback that
 would change nothing is only recorded.
 
 ` + exitHelp,
@@ -221,7 +221,7 @@ func (a *app) policy(ctx context.Context, fn func(*control.Client) (*control.Pol
 }
 
 func printPolicy(w io.Writer, p *control.Policy) {
-	rows := [][]string{{partAutoCheckpoint, "off"}, {partAutoRollback, "off"}, {partNoRollback, "no tool"}}
+	rows := [][]string{{partAutoCheckpoint, "off (tool begin makes one in front of each call that may write all the same, and all are kept)"}, {partAutoRollback, "off"}, {partNoRollback, "no tool"}}
 	if c := p.AutoCheckpoint; c != nil {
 		keep := "all are kept"
 		if c.KeepLast > 0 {

@@ -50,6 +50,8 @@ func TestToolCalls(t *testing.T) {
 	w.rewind("status").want(t, 0, "to 'good' by itself", "on exception of bash: \"no such file")
 	w.rewind("tool", "begin", "bash").want(t, 0)
 	w.rewind("tool", "end", "--error", "again").want(t, 0, "nothing to take back")
+	w.rewind("tool", "end", "--error", "again").want(t, 0, "No such call was in flight", "nothing was rolled back")
+	w.rewind("tool", "begin", "bash").want(t, 0)
 	if d := w.rewind("tool", "end", "--error", "again", "--json").data(t); d["skipped_noop"] != true || d["rolled_back"] != nil {
 		t.Errorf("%v", d)
 	}

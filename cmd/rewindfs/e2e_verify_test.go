@@ -118,6 +118,25 @@ func TestVerifierThatWrites(t *testing.T) {
 	w.rewind("verify", "--cmd", dirty+sayPass).want(t, 0, "3 paths changed (left there")
 	w.same("ls $M", "junk\nsub\n")
 	w.rewind("checkpoint", "list", "--all").want(t, 0, "No checkpoint yet")
+	// What others keep meanwhile is not taken along.
+	cmd = w.command(t.Context(), "verify", "--discard-writes", "--cmd", "echo >written; while ! test -e go; do sleep 0.01; done; "+sayPass)
+	errs.Reset()
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the verifier writes", func() bool { _, err := os.Stat(w.mp + "/written"); return err == nil })
+	w.sh("echo >$M/theirs")
+	w.rewind("checkpoint", "keepme").want(t, 0)
+	w.sh("echo >$M/go")
+	if err := cmd.Wait(); err != nil || !strings.Contains(errs.String(), "1 checkpoint made meanwhile") {
+		t.Errorf("%v: %s", err, errs.String())
+	}
+	w.rewind("rollback", "keepme").want(t, 0)
+	w.same("ls $M", "junk\nsub\ntheirs\nwritten\n")
+	w.rewind("checkpoint", "delete", "keepme").want(t, 0)
+	w.rewind("undo").want(t, 0)
+	w.sh("rm $M/go $M/theirs $M/written")
 	// A state that was recorded before is not dropped with it.
 	w.rewind("checkpoint", "--pending").want(t, 0, "rewindfs checkpoint attach")
 	w.rewind("verify", "--cmd", sayPass, "--discard-writes").want(t, 0)

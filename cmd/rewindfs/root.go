@@ -86,8 +86,10 @@ func (a *app) newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			if asJSON, err := cmd.Flags().GetBool("json"); len(args) == 0 && (err != nil || !asJSON) {
 				return cmd.Help()
+			} else if len(args) == 0 {
+				return usagef("%s needs a command; see: %s --help", cmd.CommandPath(), cmd.CommandPath())
 			}
 			cmd.SuggestionsMinimumDistance = 2
 			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {

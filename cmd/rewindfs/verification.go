@@ -185,11 +185,18 @@ func (v *verifying) settle(ctx context.Context, out *verified) error {
 		err = fmt.Errorf("find out what the verifier wrote: %w", err)
 	}
 	if v.discard && (err != nil || len(out.Wrote) > 0) {
-		_, backErr := v.client.Rollback(ctx, control.RollbackRequest{Ref: v.before, FilesOnly: true})
-		if backErr != nil {
-			return errors.Join(err, fmt.Errorf("take back what the verifier wrote: %w (the state before it is kept: rewindfs rollback --files-only %s)", backErr, v.before))
+		others, othersErr := v.others(ctx)
+		switch {
+		case othersErr != nil:
+			return errors.Join(err, fmt.Errorf("take back what the verifier wrote: %w (the state before it is kept: rewindfs rollback --files-only %s)", othersErr, v.before))
+		case others != "":
+			out.Warnings = append(out.Warnings, "what the verifier wrote was not taken back, because that would take "+others+" along")
+		default:
+			if _, backErr := v.client.Rollback(ctx, control.RollbackRequest{Ref: v.before, FilesOnly: true}); backErr != nil {
+				return errors.Join(err, fmt.Errorf("take back what the verifier wrote: %w (the state before it is kept: rewindfs rollback --files-only %s)", backErr, v.before))
+			}
+			out.Discarded = true
 		}
-		out.Discarded = true
 	}
 	if v.made {
 		if _, dropErr := v.client.Delete(ctx, control.CheckpointRef{Ref: v.before}); dropErr != nil {
@@ -197,6 +204,25 @@ func (v *verifying) settle(ctx context.Context, out *verified) error {
 		}
 	}
 	return err
+}
+
+// others says what else has begun since the state in front of the verifiers, and would go with their writes.
+func (v *verifying) others(ctx context.Context) (string, error) {
+	would, err := v.client.Rollback(ctx, control.RollbackRequest{Ref: v.before, FilesOnly: true, DryRun: true})
+	if err != nil {
+		return "", err
+	}
+	if len(would.Dropped) > 0 {
+		return fmt.Sprintf("%s made meanwhile", count(int64(len(would.Dropped)), "checkpoint")), nil
+	}
+	st, err := v.client.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(st.Inflight) > 0 {
+		return "the work of calls in flight (" + shownList(st.Inflight) + ")", nil
+	}
+	return "", nil
 }
 
 // maxWrote bounds the list of paths that verifiers wrote.

@@ -64,10 +64,13 @@ type Options struct {
 	MidSystem  bool   // the model takes role "system" inside of the history (Anthropic)
 	// Pending is the call in front of which the checkpoint was taken; Answered are the
 	// calls of its step whose results count, Inflight those that ran meanwhile (CONVERSATIONS 1.10).
-	// Without Answered, the calls of the step in front of the pending one count.
+	// Without Answered, the calls of the step in front of the pending one count. Ran are
+	// calls of earlier steps that had ended: what they did is in the files.
 	Pending  string
 	Answered []string
 	Inflight []string
+	Ran      []string
+	AtCall   bool   // the history is from before Pending: a call of that id with a result is an older one
 	NewID    string // session or thread id of the new transcript (Claude Code, Codex)
 }
 

@@ -137,6 +137,11 @@ type step struct {
 	tail   bool // nothing but its results stands behind it
 }
 
+// has reports whether one of its calls has this id.
+func (s *step) has(id string) bool {
+	return slices.ContainsFunc(s.calls, func(c *part) bool { return c.ref() == id })
+}
+
 // open returns the calls that have no result.
 func (s *step) open() []*part {
 	var open []*part

@@ -211,7 +211,7 @@ func (w *work) cutPending() {
 	}
 	// A transcript that was read before the step was in it has nothing to cut; one that
 	// was repaired before holds the invented result of this call.
-	if c == nil || c.answer != nil && invented(c.answer) {
+	if c == nil || c.answer != nil && (w.opt.AtCall || invented(c.answer)) {
 		return
 	}
 	s := w.steps[at]
@@ -250,7 +250,7 @@ func invented(r *part) bool {
 	if raw == nil {
 		raw = r.node.raw
 	}
-	return slices.ContainsFunc([]string{notRun, wasRunning, mayHaveRun}, func(s string) bool {
+	return slices.ContainsFunc([]string{notRun, wasRunning, mayHaveRun, resultLost}, func(s string) bool {
 		return bytes.Contains(raw, []byte(`"`+s))
 	})
 }

@@ -114,14 +114,20 @@ const notRun = "[rewindfs] Not executed: "
 // wasRunning begins that of one whose effect is not known.
 const wasRunning = "[rewindfs] Interrupted: "
 
+// resultLost begins that of one that ran and ended.
+const resultLost = "[rewindfs] Result not recorded: "
+
 // mayHaveRun begins that of one whose effect would still be there.
 const mayHaveRun = "[rewindfs] Unknown: "
 
 // excuse is the text of an invented result.
 func (w *work) excuse(c *part) string {
 	to := ""
-	if w.opt.Checkpoint != "" {
-		to = ` to checkpoint "` + w.opt.Checkpoint + `"`
+	if name := clip(clean(w.opt.Checkpoint), 200); name != "" {
+		to = ` to checkpoint "` + name + `"`
+	}
+	if w.ended(c) {
+		return resultLost + "this call had ended when the checkpoint was taken, but its result was not in the conversation yet. What it did is in the files: look there before running it again."
 	}
 	if w.opt.FilesStay {
 		return mayHaveRun + "this conversation was rolled back" + to + " and the files were not; this call may have run. Look at the files before running it again."
@@ -131,6 +137,12 @@ func (w *work) excuse(c *part) string {
 			"; its effect may be partial. Look at what it left before running it again."
 	}
 	return notRun + "the workspace and this conversation were rolled back" + to + " before this call ran. Run it again only if it is still needed."
+}
+
+// ended reports whether a call is known to have ended in front of the checkpoint.
+func (w *work) ended(c *part) bool {
+	id := c.ref()
+	return id != w.opt.Pending && (slices.Contains(w.opt.Answered, id) || slices.Contains(w.opt.Ran, id))
 }
 
 // trimmed stands for what is missing at the front, where the first word must be the user's.

@@ -50,14 +50,15 @@ func (w *work) dropTail(s *step) bool {
 		if c.answer != nil {
 			answered++
 		}
-		if c.answer != nil && !invented(c.answer) || slices.Contains(w.opt.Inflight, c.ref()) {
+		if c.answer != nil && !invented(c.answer) || slices.Contains(w.opt.Inflight, c.ref()) || w.ended(c) {
 			ran = append(ran, c)
 		}
 	}
-	if !mute && w.opt.Mode != Drop && (w.opt.Mode == Synthesize || answered+len(ran) > 0) {
+	drop := w.opt.Mode == Drop && (w.opt.Pending == "" || s.has(w.opt.Pending))
+	if !mute && !drop && (w.opt.Mode == Synthesize || answered+len(ran) > 0) {
 		return false
 	}
-	if w.opt.Mode != Drop { // Drop says that the files are those of before the step
+	if !drop { // which says that the files are those of before the step
 		w.ran = append(ran, w.ran...)
 	}
 	w.kill(s, answered)

@@ -62,6 +62,9 @@ func TestCases(t *testing.T) {
 		{"results behind the pending call are not there yet", OpenAIChat, Options{Pending: "b"}, []string{user, two, ra, rb, user}, "synthesize_result b", []string{`"A"`, "Not executed"}, []string{`"B"`}},
 		{"pending first call", OpenAIChat, Options{Pending: "a"}, []string{user, two, ra, rb, user}, "drop_step a,b", nil, []string{`"A"`, `"B"`}},
 		{"answered counts, not the order", OpenAIChat, Options{Pending: "a", Answered: []string{"b"}}, []string{user, two, ra, rb}, "synthesize_result a", []string{`"B"`, "Not executed"}, []string{`"A"`}},
+		{"answered, but not in the transcript yet", OpenAIChat, Options{Pending: "b", Answered: []string{"a"}, AtCall: true}, []string{user, two}, "synthesize_result a; synthesize_result b", []string{`"a"`, "not recorded", `"b"`, "Not executed"}, nil},
+		{"a step that had run, behind it one that is not in the transcript yet", OpenAIChat, Options{Mode: Drop, Pending: "c", Ran: []string{"a", "b", "c"}, AtCall: true}, []string{user, two, ra}, "synthesize_result b", []string{`"A"`, "not recorded"}, []string{"Not executed"}},
+		{"an id that was used before", OpenAIChat, Options{Mode: Drop, Pending: "a", Ran: []string{"a"}, AtCall: true, Checkpoint: "c"}, []string{user, two, ra, rb, user}, "", []string{`"A"`, `"B"`}, nil},
 		{"in flight", OpenAIChat, Options{Pending: "b", Answered: []string{}, Inflight: []string{"a"}}, []string{user, two, ra, rb}, "synthesize_result a; synthesize_result b", []string{"may be partial", "Not executed"}, []string{`"A"`}},
 		{"pending that is not there", OpenAIChat, Options{Pending: "nobody"}, []string{user, two, ra, rb}, "", []string{`"A"`, `"B"`}, nil},
 

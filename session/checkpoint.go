@@ -98,7 +98,7 @@ func (s *Session) checkpoint(ctx context.Context, r *control.CheckpointRequest, 
 type sealing struct {
 	entry      journal.Entry
 	talk       memory.Threads // the conversations, see merged
-	shareLayer bool // where nothing was changed, the newest sealed layer will do
+	shareLayer bool           // where nothing was changed, the newest sealed layer will do
 }
 
 // sealed is a checkpoint that was made, or was there already.

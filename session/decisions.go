@@ -82,10 +82,7 @@ func (s *Session) Attach(_ context.Context, r *control.CheckpointRef) (*control.
 	if err != nil {
 		return nil, err
 	}
-	if !s.line(e.Layer) {
-		return nil, &control.Error{Code: control.CodeConflict, Message: fmt.Sprintf("checkpoint %s is not under the head: a rollback went past it. Go there first: rewindfs rollback %s", journal.Target{Entry: &e}.Name(), e.ID)}
-	}
-	if cur := s.attached(); len(cur) == 0 || cur[len(cur)-1].ID != e.ID {
+	if cur := s.journal.Attached(s.o.Branch); len(cur) == 0 || cur[len(cur)-1].ID != e.ID {
 		if err := s.decide(journal.Attach, &e); err != nil {
 			return nil, err
 		}
@@ -102,11 +99,15 @@ func (s *Session) Reject(_ context.Context, r *control.CheckpointRef) (*control.
 	if err := s.alive(); err != nil {
 		return nil, err
 	}
+	stack := s.journal.Attached(s.o.Branch)
 	e, err := s.checkpointOf(r.Ref)
-	if err != nil {
-		return nil, err
+	if err != nil { // a rollback that went past it frees a label, but not that of the current one
+		at := slices.IndexFunc(stack, func(a journal.Entry) bool { return a.Label == r.Ref && r.Ref != "" })
+		if at < 0 {
+			return nil, err
+		}
+		e = stack[at]
 	}
-	stack := s.attached()
 	at := slices.IndexFunc(stack, func(a journal.Entry) bool { return a.ID == e.ID })
 	out := &control.Rejected{}
 	switch {
@@ -124,6 +125,7 @@ func (s *Session) Reject(_ context.Context, r *control.CheckpointRef) (*control.
 	out.Rejected = s.describeCheckpoint(&e)
 	if n := len(stack); n > 0 {
 		c := s.describeCheckpoint(&stack[n-1])
+		c.Dropped = !s.line(c.Layer)
 		out.Current = &c
 	}
 	return out, nil
@@ -147,19 +149,14 @@ func (s *Session) decide(kind journal.DecisionKind, e *journal.Entry) error {
 	return nil
 }
 
-// attached lists the attached checkpoints under the head, oldest first: what a rollback
-// took away is not current.
-func (s *Session) attached() []journal.Entry {
-	return slices.DeleteFunc(s.journal.Attached(s.o.Branch), func(e journal.Entry) bool { return !s.line(e.Layer) })
-}
-
 // Current returns the checkpoint attached last.
 func (s *Session) Current(context.Context, *control.None) (*control.Checkpoint, error) {
-	stack := s.attached()
+	stack := s.journal.Attached(s.o.Branch)
 	if len(stack) == 0 {
 		return nil, &control.Error{Code: control.CodeUnknownCheckpoint, Message: "no checkpoint is attached"}
 	}
 	c := s.describeCheckpoint(&stack[len(stack)-1])
+	c.Dropped = !s.line(c.Layer)
 	return &c, nil
 }
 

@@ -116,7 +116,7 @@ func TestTwoSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	r = start(t, o)
-	current("one") // the rollback went past two
+	current("two")
 	r.rollback(t, three.ID)
 	r.want(t, "", "f", "3")
 }

@@ -168,7 +168,7 @@ func describeConversation(c control.Conversation) string {
 
 // refOf is the reference that finds c.
 func refOf(c *control.Checkpoint) string {
-	if c.Label != "" {
+	if c.Label != "" && !c.Dropped { // else the label may be another's by now
 		return c.Label
 	}
 	return c.ID

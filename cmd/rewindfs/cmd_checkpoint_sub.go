@@ -59,6 +59,9 @@ func (a *app) newCurrent() *cobra.Command {
 				return c.Current(ctx)
 			}, func(w io.Writer, c *control.Checkpoint) {
 				fmt.Fprintf(w, "Checkpoint %s is the current one; conversation: %s.\n", checkpointName(c), describeConversation(c.Conversation))
+				if c.Dropped {
+					fmt.Fprintln(w, "A rollback went past it, so it is not under the head.")
+				}
 				fmt.Fprintf(w, "Go there with: rewindfs rollback %s\n", quoteArg(refOf(c)))
 			})
 		},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 )
 
 // All keys of a store are made and taken apart here; the table in
@@ -276,6 +277,59 @@ func BaseIno(path string) []byte {
 // behind a NUL.
 func BaseLink(dev, ino uint64) []byte {
 	return appendNum(appendNum([]byte("i/\x00"), dev), ino)
+}
+
+// PreImage is the key of what the base had as name in dir, a path of the base,
+// before the commit that ended generation gen. The base itself is name "" in "".
+// A very long dir is replaced by its SHA-256, in hex behind a slash, with which no
+// path of the base begins.
+func PreImage(dir, name string, gen uint64) []byte {
+	p := PreImageDir(dir)
+	k := append(make([]byte, 0, len(p)+len(name)+1+numLen), p...)
+	return appendNum(append(append(k, name...), 0), gen)
+}
+
+// PreImageDir starts the pre-images of everything directly in dir, by name and generation.
+func PreImageDir(dir string) []byte {
+	if PreImageHashed(dir) {
+		sum := sha256.Sum256([]byte(dir))
+		dir = "/" + hex.EncodeToString(sum[:])
+	}
+	return append(append(PreImagePrefix(), dir...), 0)
+}
+
+// PreImageHashed reports whether keys hold only the hash of dir.
+func PreImageHashed(dir string) bool { return len(dir) > maxBasePath }
+
+// PreImagePrefix starts all keys made by PreImage and PreImageLink.
+func PreImagePrefix() []byte { return []byte("y/") }
+
+// ParsePreImage undoes PreImage, but for the hash of a long dir.
+func ParsePreImage(k []byte) (dir, name string, gen uint64, ok bool) {
+	if !hasClass(k, 'y') {
+		return "", "", 0, false
+	}
+	d, rest, ok := bytes.Cut(k[2:], []byte{0})
+	n, g, ok2 := bytes.Cut(rest, []byte{0})
+	if !ok || !ok2 || len(g) != numLen {
+		return "", "", 0, false
+	}
+	return string(d), string(n), num(g), true
+}
+
+// PreImageLink is the key of what the base object that is number ino of device dev,
+// and has several names, was before the commit that ended generation gen: whichever
+// of its names is asked for. It is longer than the key of the base itself, with which it begins.
+func PreImageLink(dev, ino, gen uint64) []byte {
+	return appendNum(appendNum(appendNum([]byte("y/\x00\x00"), dev), ino), gen)
+}
+
+// ParsePreImageLink undoes PreImageLink.
+func ParsePreImageLink(k []byte) (dev, ino, gen uint64, ok bool) {
+	if len(k) != 4+3*numLen || string(k[:4]) != "y/\x00\x00" {
+		return 0, 0, 0, false
+	}
+	return num(k[4:]), num(k[4+numLen:]), num(k[4+2*numLen:]), true
 }
 
 // Chunk is the key of the index record of a chunk.

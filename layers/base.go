@@ -17,9 +17,10 @@ type Base struct {
 	root int // O_PATH descriptor of the directory
 	dev  uint64
 
-	mu    sync.Mutex // guards dirs and files
+	mu    sync.Mutex // guards what follows
 	dirs  *fdCache   // directories by path, O_RDONLY
 	files *fdCache   // regular files by path, O_RDONLY
+	drops uint64     // how often both were emptied: what was opened before is not to be kept
 }
 
 // Directories and files of the base kept open. A descriptor saves an open per
@@ -62,6 +63,7 @@ type baseStat struct {
 	rdev                       uint32
 	size, blocks               int64
 	atime, mtime, ctime, btime Time
+	given                      Ino // of a pre-image: the number of the object here
 }
 
 func (s *baseStat) isDir() bool { return s.mode&unix.S_IFMT == unix.S_IFDIR }
@@ -126,7 +128,7 @@ func (b *Base) dir(p string) (*sharedFD, error) {
 		p = ""
 	}
 	b.mu.Lock()
-	f := b.dirs.get(p)
+	f, drops := b.dirs.get(p), b.drops
 	b.mu.Unlock()
 	if f != nil {
 		return f, nil
@@ -140,6 +142,11 @@ func (b *Base) dir(p string) (*sharedFD, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.drops != drops {
+		f = &sharedFD{fd: fd}
+		f.refs.Store(1)
+		return f, nil
+	}
 	return b.dirs.put(p, fd), nil
 }
 
@@ -223,6 +230,15 @@ func (b *Base) forgetFile(p string) {
 	b.files.forget(p)
 }
 
+// forget closes all cached descriptors: the host has put other objects in the place of some.
+func (b *Base) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dirs.drop()
+	b.files.drop()
+	b.drops++
+}
+
 // readlink returns the target of the symbolic link at p.
 func (b *Base) readlink(p string) (string, error) {
 	d, err := b.dir(path.Dir(p))
@@ -243,6 +259,7 @@ type baseEntry struct {
 	name string
 	ino  uint64
 	typ  uint32 // S_IFMT bits, 0 when the file system does not say
+	kept Ino    // of a pre-image: the number of the object here
 }
 
 // readDir lists the directory at p without "." and "..".
@@ -267,26 +284,6 @@ func (b *Base) readDir(p string) ([]baseEntry, error) {
 		}
 		out = parseDirents(buf[:n], out)
 	}
-}
-
-// walk calls fn for every object below the directory at p, directories first.
-// What cannot be listed is left out.
-func (b *Base) walk(p string, fn func(dir string, e baseEntry) error) error {
-	entries, err := b.readDir(p)
-	if err != nil {
-		return nil
-	}
-	for _, e := range entries {
-		if err := fn(p, e); err != nil {
-			return err
-		}
-		if e.typ == unix.S_IFDIR {
-			if err := b.walk(join(p, e.name), fn); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // xattrPath returns a path by which the attributes of p can be read through no

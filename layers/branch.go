@@ -56,20 +56,30 @@ func (t *Tree) Branch(name string) (*Branch, error) {
 
 func (t *Tree) firstLayer(name string) (Layer, error) {
 	var batch kv.Batch
-	l := t.openLayer(&batch, name, BaseLayer)
+	l := t.openLayer(&batch, name, BaseLayer, t.gen)
 	if err := t.db.Apply(&batch); err != nil {
 		return 0, err
 	}
-	t.layers[l] = &layerRec{parent: BaseLayer}
+	t.layers[l] = onTop(BaseLayer, t.gen)
 	t.nextLayer = l + 1
 	return l, nil
 }
 
-// openLayer adds to batch a new open layer on top of parent and makes it the head of branch.
-func (t *Tree) openLayer(batch *kv.Batch, branch string, parent Layer) Layer {
+// onTop is the record of a new open layer on top of parent, in a line of generation gen.
+func onTop(parent Layer, gen uint64) *layerRec {
+	rec := &layerRec{parent: parent}
+	if parent == BaseLayer {
+		rec.gen = gen
+	}
+	return rec
+}
+
+// openLayer adds to batch a new open layer on top of parent, in a line of generation
+// gen, and makes it the head of branch.
+func (t *Tree) openLayer(batch *kv.Batch, branch string, parent Layer, gen uint64) Layer {
 	l := t.nextLayer
 	batch.UseReserve()
-	batch.Put(kv.LayerKey(uint64(l)), layerRec{parent: parent}.encode())
+	batch.Put(kv.LayerKey(uint64(l)), onTop(parent, gen).encode())
 	batch.Put(kv.HeadKey(branch), headRec{layer: l}.encode())
 	putCounter(batch, metaNextLayer, uint64(l)+1)
 	return l
@@ -238,7 +248,7 @@ func (b *Branch) Seal(extra func(*kv.Batch, Sealed) error) (Sealed, error) {
 	var batch kv.Batch
 	sealed := b.sealHead(&batch, TimeOf(at))
 	b.carryOrphans(&batch, b.anc)
-	t.openLayer(&batch, b.name, old)
+	t.openLayer(&batch, b.name, old, b.base.gen)
 	if extra != nil {
 		if err := extra(&batch, s); err != nil {
 			return Sealed{}, err
@@ -255,7 +265,8 @@ func (b *Branch) Seal(extra func(*kv.Batch, Sealed) error) (Sealed, error) {
 // sealHead adds the head's record as a sealed layer to batch. Orphans are a matter
 // of an open layer only.
 func (b *Branch) sealHead(batch *kv.Batch, at Time) *layerRec {
-	rec := &layerRec{parent: b.t.layers[b.layer].parent, sealed: true, changed: b.changed, at: at}
+	open := b.t.layers[b.layer]
+	rec := &layerRec{parent: open.parent, gen: open.gen, sealed: true, changed: b.changed, at: at}
 	batch.Put(kv.LayerKey(uint64(b.layer)), rec.encode())
 	for ino := range b.orphans {
 		batch.Delete(kv.Orphan(uint64(b.layer), uint64(ino)))
@@ -276,7 +287,7 @@ func (b *Branch) carryOrphans(batch *kv.Batch, anc ancestry) {
 // moveTo makes the new open layer the head, in memory.
 func (b *Branch) moveTo(open, parent Layer, anc ancestry) {
 	t := b.t
-	t.layers[open] = &layerRec{parent: parent}
+	t.layers[open] = onTop(parent, b.base.gen)
 	t.nextLayer = open + 1
 	b.layer, b.anc = open, anc
 	b.changed, b.dirty = 0, false

@@ -13,8 +13,10 @@ import (
 const (
 	inodeVersion  = 1
 	nameVersion   = 1
+	wasVersion    = 2 // of a name record that says what the base had
 	extentVersion = 1
 	layerVersion  = 1
+	genVersion    = 3 // of a layer record with a generation: who does not know it would show a wrong base
 	givenVersion  = 2 // of a layer record with givenUp: who does not know it would show the layer as if it were whole
 	headVersion   = 1
 )
@@ -226,21 +228,38 @@ type nameRec struct {
 	ino   Ino
 	typ   uint32 // S_IFMT bits
 	under byte
+	was   *wasBase // what the base had under it, if that is known and under does not say it
 }
 
 func (n nameRec) encode() []byte {
 	e := enc{b: make([]byte, 0, 16)}
-	e.byte(nameVersion)
+	if n.was == nil {
+		e.byte(nameVersion)
+	} else {
+		e.b = make([]byte, 0, 64)
+		e.byte(wasVersion)
+	}
 	e.u(uint64(n.ino))
 	e.u(uint64(n.typ >> 12))
 	e.byte(n.under)
+	if n.was != nil {
+		n.was.encode(&e)
+	}
 	return e.b
 }
 
 func decodeName(l Layer, v []byte) (nameRec, error) {
 	d := dec{b: v}
-	d.version(nameVersion, "name")
+	was := len(v) > 0 && v[0] == wasVersion
+	if was {
+		d.version(wasVersion, "name")
+	} else {
+		d.version(nameVersion, "name")
+	}
 	n := nameRec{layer: l, ino: Ino(d.u()), typ: uint32(d.u()) << 12, under: d.byte()}
+	if was {
+		n.was = decodeWasBase(&d)
+	}
 	return n, d.err
 }
 
@@ -251,6 +270,7 @@ type layerRec struct {
 	changed int64
 	at      Time
 	given   givenUp
+	gen     uint64 // of a root layer: the generation of the base that its line is built on
 }
 
 // givenUp says what a collection has made of a layer. Once it is given up, a layer
@@ -267,10 +287,13 @@ const (
 
 func (l layerRec) encode() []byte {
 	e := enc{}
-	if l.given == givenNot {
-		e.byte(layerVersion)
-	} else {
+	switch {
+	case l.gen != 0:
+		e.byte(genVersion)
+	case l.given != givenNot:
 		e.byte(givenVersion)
+	default:
+		e.byte(layerVersion)
 	}
 	e.u(uint64(l.parent))
 	if l.sealed {
@@ -280,23 +303,31 @@ func (l layerRec) encode() []byte {
 	}
 	e.i(l.changed)
 	e.time(l.at)
-	if l.given != givenNot {
+	if l.given != givenNot || l.gen != 0 {
 		e.byte(byte(l.given))
+	}
+	if l.gen != 0 {
+		e.u(l.gen)
 	}
 	return e.b
 }
 
 func decodeLayer(v []byte) (layerRec, error) {
 	d := dec{b: v}
-	given := len(v) > 0 && v[0] == givenVersion
-	if given {
-		d.version(givenVersion, "layer")
-	} else {
-		d.version(layerVersion, "layer")
+	version := byte(layerVersion)
+	if len(v) > 0 && (v[0] == givenVersion || v[0] == genVersion) {
+		version = v[0]
 	}
+	d.version(version, "layer")
 	l := layerRec{parent: Layer(d.u()), sealed: d.byte() == 1, changed: d.i(), at: d.time()}
-	if given {
-		if l.given = givenUp(d.byte()); l.given == givenNot || l.given > givenAll {
+	if version == layerVersion {
+		return l, d.err
+	}
+	if l.given = givenUp(d.byte()); l.given > givenAll || version == givenVersion && l.given == givenNot {
+		d.fail()
+	}
+	if version == genVersion {
+		if l.gen = d.u(); l.gen == 0 {
 			d.fail()
 		}
 	}

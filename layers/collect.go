@@ -145,7 +145,10 @@ func (c *collector) run(ctx context.Context) error {
 	if c.o.DryRun {
 		return nil
 	}
-	return c.t.unmark(c.s, c.hold)
+	if err := c.t.unmark(c.s, c.hold); err != nil {
+		return err
+	}
+	return c.t.dropOld(ctx, &c.stats)
 }
 
 // cutSealed stores what is pending in sealed layers: bytes that are not cut yet lie over

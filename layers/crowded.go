@@ -15,7 +15,7 @@ func (t *Tree) crowded(p *pending, runs []run) (map[int64]*layout, error) {
 	for _, r := range runs {
 		count[r.off/slotSize]++
 	}
-	v := &View{t: t, layer: p.layer, anc: t.ancestry(p.layer)}
+	v := t.bare(p.layer)
 	var rec *inode
 	out := map[int64]*layout{}
 	for slot, n := range count {
@@ -41,13 +41,23 @@ func (t *Tree) crowded(p *pending, runs []run) (map[int64]*layout, error) {
 	return out, nil
 }
 
+// fillSettled is fill for a caller without the lock.
+func (t *Tree) fillSettled(l *layout, p []byte, off int64) error {
+	for {
+		kept := t.kept.Load()
+		if err := t.fill(l, p, off); err != nil || kept == t.kept.Load() {
+			return err
+		}
+	}
+}
+
 // fillUp replaces the runs of crowded slots by one each that holds the whole slot.
 // A slot whose old bytes cannot be read stays in pieces.
 func (t *Tree) fillUp(crowded map[int64]*layout, runs []run) []run {
 	for slot, l := range crowded {
 		lo := slot * slotSize
 		whole := run{lo, make([]byte, l.hi-lo)}
-		if err := t.fill(l, whole.data, lo); err != nil {
+		if err := t.fillSettled(l, whole.data, lo); err != nil {
 			t.log.Warn("cannot join the pieces of a file", "inode", l.node.ino, "offset", lo, "error", err)
 			continue
 		}

@@ -143,7 +143,7 @@ func (t *Tree) install(b *kv.Batch, cs []*cutting, exts []extent) error {
 			t.loosen(chunkBytes(mine))
 			continue
 		}
-		v := &View{t: t, layer: p.layer, anc: t.ancestry(p.layer)}
+		v := t.bare(p.layer)
 		if err := v.putExtents(b, p.ino, p.layer, trim(mine, p.limit)); err != nil {
 			return err
 		}

@@ -13,19 +13,15 @@ import (
 )
 
 // Diff calls fn for each path that differs between two layers (sealed, open, or
-// BaseLayer), in path order. The work is that of the changes between the two, not
+// BaseLayer, which means the base as of the generation of the other), in path order. The work is that of the changes between the two, not
 // of the tree. What was made and removed again in between does not show, nor does
 // a directory whose entries changed.
 func (t *Tree) Diff(from, to Layer, fn func(Change) error) error {
-	a, err := t.View(from)
+	a, b, err := t.sides(from, to)
 	if err != nil {
 		return err
 	}
 	defer a.Close()
-	b, err := t.View(to)
-	if err != nil {
-		return err
-	}
 	defer b.Close()
 	a.keep, b.keep = true, true
 	d := &differ{t: t, from: a, to: b, byPath: map[string]*Change{}, left: map[string]bool{}, removed: map[Ino][]gone{}}
@@ -50,6 +46,25 @@ func (t *Tree) Diff(from, to Layer, fn func(Change) error) error {
 		}
 	}
 	return nil
+}
+
+// sides opens the views of two layers. The base is that on which the other one is built.
+func (t *Tree) sides(from, to Layer) (a, b *View, err error) {
+	layers, views := [2]Layer{from, to}, [2]*View{}
+	for i, l := range layers {
+		if other := layers[1-i]; l == BaseLayer && other != BaseLayer {
+			views[i], err = t.baseOf(other)
+		} else {
+			views[i], err = t.View(l)
+		}
+		if err != nil {
+			if i == 1 {
+				views[0].Close()
+			}
+			return nil, nil, err
+		}
+	}
+	return views[0], views[1], nil
 }
 
 type differ struct {
@@ -319,7 +334,7 @@ func (d *differ) unknownNames(several map[Ino]*node) error {
 			want[st.ino] = b
 		}
 	}
-	return d.t.base.walk("", func(dir string, e baseEntry) error {
+	return d.to.base.walk("", func(dir string, e baseEntry) error {
 		b := want[e.ino]
 		if b == nil {
 			return nil

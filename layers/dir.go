@@ -158,14 +158,18 @@ func (v *View) list(n *node, d *dirState, again bool) error {
 		d.listed = true
 		return nil
 	}
-	entries, err := v.t.base.readDir(n.path())
+	entries, err := v.base.readDir(n.path())
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ESTALE) {
 		return err
 	}
 	v.t.listed -= len(d.base)
 	d.base = make([]dirent, 0, len(entries))
 	for _, e := range entries {
-		d.base = append(d.base, dirent{pos: position(e.name), name: e.name, nameRec: nameRec{ino: Ino(e.ino), typ: e.typ}})
+		ino := Ino(e.ino)
+		if e.kept != 0 {
+			ino = e.kept
+		}
+		d.base = append(d.base, dirent{pos: position(e.name), name: e.name, nameRec: nameRec{ino: ino, typ: e.typ}})
 	}
 	slices.SortFunc(d.base, func(a, b dirent) int {
 		if a.pos != b.pos {
@@ -266,13 +270,13 @@ func (v *View) entries(dir Ino, cookie uint64, again bool) ([]Entry, error) {
 // plain reports whether a base object of this number has the number here too.
 func (v *View) plain(ino Ino) bool {
 	_, copied := v.t.copied[ino]
-	return !copied && ino > RootIno && ino < firstOwnIno
+	return !copied && ino > RootIno && ino < firstOwnIno && !v.t.kept.Load().hasIno(ino)
 }
 
 // refine asks the base about an entry that its listing does not describe fully.
 func (v *View) refine(dir *node, e *Entry) (bool, error) {
 	p := join(dir.path(), e.Name)
-	st, err := v.t.base.stat(p)
+	st, err := v.base.stat(p)
 	if err != nil {
 		return false, nil // went away meanwhile
 	}

@@ -13,7 +13,8 @@ import (
 )
 
 // MoveHead seals the head and puts a new one on top of target, which is any sealed
-// layer or BaseLayer. Its work is that of the changes between the two; no byte is
+// layer of the same generation of the base (else ErrGeneration), or BaseLayer: the base
+// as of that generation. Its work is that of the changes between the two; no byte is
 // copied. extra is as for Seal. swapped, which may be nil, runs while the tree is
 // still locked: whoever reads afterwards sees the new head. With touch, files that
 // differ get the present time as mtime and ctime, for tools that only look for
@@ -24,6 +25,9 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	defer t.mu.Unlock()
 	if rec := t.held(target); target != BaseLayer && (rec == nil || !rec.sealed) {
 		return Moved{}, fmt.Errorf("move head to layer %d: %w", target, ErrNoLayer)
+	}
+	if gen := t.genOf(t.ancestry(target)); target != BaseLayer && gen != b.base.gen {
+		return Moved{}, fmt.Errorf("move head to layer %d, which is built on generation %d of the base and the head on %d: %w", target, gen, b.base.gen, ErrGeneration)
 	}
 	at := t.now()
 	m := Moved{From: b.layer, Target: target, Open: t.nextLayer, At: at}
@@ -39,7 +43,7 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	sealed := b.sealHead(&batch, TimeOf(at))
 	anc := t.ancestry(target).grow(m.Open)
 	b.carryOrphans(&batch, anc)
-	t.openLayer(&batch, b.name, target)
+	t.openLayer(&batch, b.name, target, b.base.gen)
 	if extra != nil {
 		if err := extra(&batch, m); err != nil {
 			return Moved{}, err

@@ -143,13 +143,12 @@ func (mv *move) under(k *movedName, rec nameRec) (Ino, error) {
 func (mv *move) inBase(k *movedName) (Ino, error) { return mv.baseIno(k.dir, k.Name) }
 
 func (mv *move) baseIno(dir *node, name string) (Ino, error) {
-	t := mv.b.t
 	p := join(dir.path(), name)
-	st, err := t.base.stat(p)
+	st, err := mv.b.base.stat(p)
 	if err != nil {
 		return 0, nil // it went away, or its directory did: nothing is there
 	}
-	return t.inoOf(p, &st)
+	return mv.b.t.inoOf(p, &st)
 }
 
 // leads returns what a name leads to in the new head, 0 for nothing.

@@ -49,7 +49,7 @@ func (b *Branch) create(dir Ino, name string, mode, rdev uint32, c Cred, fill fu
 	if err := o.touch(dn, links); err != nil {
 		return Attr{}, err
 	}
-	if err := o.setName(dn, name, s, false); err != nil {
+	if err := o.setName(dn, name, s, nil); err != nil {
 		return Attr{}, err
 	}
 	if err := o.commit(); err != nil {
@@ -130,7 +130,7 @@ func (b *Branch) Link(ino, dir Ino, name string) (Attr, error) {
 	s.rec.nlink++
 	s.rec.ctime = o.now
 	parent, hint := s.rec.parent, s.rec.name
-	if err := o.setName(dn, name, s, false); err != nil {
+	if err := o.setName(dn, name, s, nil); err != nil {
 		return Attr{}, err
 	}
 	if s.rec.nlink > 1 {
@@ -163,7 +163,7 @@ func (b *Branch) Unlink(dir Ino, name string) error {
 	if err := o.unlink(n); err != nil {
 		return err
 	}
-	if err := o.dropName(dn, name, n.ino, o.hasNames(n)); err != nil {
+	if err := o.dropName(dn, name, n, o.hasNames(n)); err != nil {
 		return err
 	}
 	if err := o.touch(dn, 0); err != nil {
@@ -192,7 +192,7 @@ func (b *Branch) Rmdir(dir Ino, name string) error {
 	if err := o.unlink(n); err != nil {
 		return err
 	}
-	if err := o.dropName(dn, name, n.ino, false); err != nil {
+	if err := o.dropName(dn, name, n, false); err != nil {
 		return err
 	}
 	if err := o.touch(dn, -1); err != nil {
@@ -243,6 +243,7 @@ func (o *op) unlink(n *node) error {
 			if err != nil {
 				return err
 			}
+			o.ghosts = append(o.ghosts, &stagedRec{n: n, rec: rec})
 			o.then = append(o.then, func() {
 				n.rec, n.orphan = rec, true
 				o.b.orphans[n.ino] = o.b.layer
@@ -261,6 +262,7 @@ func (o *op) unlink(n *node) error {
 		s.rec.nlink--
 	}
 	if s.rec.nlink == 0 {
+		o.ghosts = append(o.ghosts, s)
 		o.forgetRec(s)
 	}
 	return nil
@@ -295,7 +297,7 @@ func (o *op) ghost(n *node, st *baseStat) (*inode, error) {
 		origin: &origin{path: p, dev: st.dev, ino: st.ino, btime: st.btime, size: st.size, mtime: st.mtime, ctime: st.ctime},
 	}
 	if st.mode&unix.S_IFMT == unix.S_IFLNK {
-		target, err := o.t.base.readlink(p)
+		target, err := o.b.base.readlink(p)
 		if err != nil {
 			return nil, err
 		}

@@ -43,10 +43,14 @@ func (c *inoCounter) take(b *kv.Batch) Ino {
 }
 
 // inoOf gives the base object st at path p its inode number: its own, unless that
-// is too large, of another device, or taken by a different object that was copied up.
+// is too large, of another device, or taken by a different object that was copied up or
+// that older generations of the base go on showing.
 func (t *Tree) inoOf(p string, st *baseStat) (Ino, error) {
+	if st.given != 0 {
+		return st.given, nil
+	}
 	ino := Ino(st.ino)
-	if st.dev == t.base.dev && ino > RootIno && ino < firstOwnIno {
+	if st.dev == t.base.dev && ino > RootIno && ino < firstOwnIno && !t.kept.Load().taken(ino, p, st) {
 		if _, ok := t.copied[ino]; !ok {
 			return ino, nil
 		}

@@ -13,14 +13,15 @@ import (
 // kv, then in memory. Nothing is changed when commit is not reached or fails.
 // The caller holds t.mu from newOp to the end of commit.
 type op struct {
-	b     *Branch
-	t     *Tree
-	now   Time
-	batch kv.Batch
-	recs  []*stagedRec
-	names []stagedName
-	count int64 // change of the number of changed paths
-	then  []func()
+	b      *Branch
+	t      *Tree
+	now    Time
+	batch  kv.Batch
+	recs   []*stagedRec
+	names  []stagedName
+	ghosts []*stagedRec // records in memory only: of base objects that lose their last name
+	count  int64        // change of the number of changed paths
+	then   []func()
 }
 
 // stagedRec is the next record of n. real says that more changes than what a
@@ -136,7 +137,7 @@ func (o *op) copyUp(n *node) (*stagedRec, error) {
 			rec.blocks = st.blocks
 		}
 	case unix.S_IFLNK:
-		if rec.target, err = o.t.base.readlink(p); err != nil {
+		if rec.target, err = v.base.readlink(p); err != nil {
 			return nil, fmt.Errorf("copy up link %q: %w", p, err)
 		}
 	}
@@ -152,7 +153,7 @@ func (o *op) copyUp(n *node) (*stagedRec, error) {
 }
 
 func (o *op) copyXattrs(ino Ino, rec *inode, p string) error {
-	xs, err := o.t.base.xattrs(p)
+	xs, err := o.b.base.xattrs(p)
 	if err != nil {
 		return fmt.Errorf("copy up extended attributes of %q: %w", p, err)
 	}
@@ -204,9 +205,8 @@ const (
 	changePin   = 2 // a name: recorded, not changed
 )
 
-// setName makes name in dir mean the inode of s. shown says whether the base shows
-// something of that name where no record hides it.
-func (o *op) setName(dir *node, name string, s *stagedRec, shown bool) error {
+// setName makes name in dir mean the inode of s, in place of over, nil for nothing.
+func (o *op) setName(dir *node, name string, s *stagedRec, over *node) error {
 	d, err := o.b.dirOf(dir)
 	if err != nil {
 		return err
@@ -220,7 +220,7 @@ func (o *op) setName(dir *node, name string, s *stagedRec, shown bool) error {
 	}
 	counted := false
 	switch {
-	case !ok && !shown:
+	case !ok && over == nil:
 		r.under = underNothing
 	case !ok:
 	case e.layer == o.b.layer && e.under == underPin:
@@ -231,6 +231,9 @@ func (o *op) setName(dir *node, name string, s *stagedRec, shown bool) error {
 	}
 	if !counted {
 		o.count++
+	}
+	if r.under != underNothing {
+		r.was = o.was(e, ok, over)
 	}
 	o.names = append(o.names, stagedName{dir: dir, name: name, rec: r})
 	o.batch.Put(kv.ChangeName(uint64(o.b.layer), uint64(dir.ino), name), []byte{changeReal})
@@ -251,8 +254,8 @@ func (o *op) staged(dir *node, name string) (nameRec, bool) {
 	return nameRec{}, false
 }
 
-// dropName takes name, which shows inode ino, out of dir.
-func (o *op) dropName(dir *node, name string, ino Ino, hasNames bool) error {
+// dropName takes name, which shows n, out of dir.
+func (o *op) dropName(dir *node, name string, n *node, hasNames bool) error {
 	d, err := o.b.dirOf(dir)
 	if err != nil {
 		return err
@@ -261,7 +264,7 @@ func (o *op) dropName(dir *node, name string, ino Ino, hasNames bool) error {
 	key := kv.Name(uint64(dir.ino), name, layer)
 	change := kv.ChangeName(layer, uint64(dir.ino), name)
 	if hasNames {
-		o.unName(ino, dir.ino, name)
+		o.unName(n.ino, dir.ino, name)
 	}
 	e, ok := o.staged(dir, name)
 	if !ok {
@@ -274,7 +277,7 @@ func (o *op) dropName(dir *node, name string, ino Ino, hasNames bool) error {
 		o.batch.Delete(key)
 		o.batch.Delete(change)
 		if e.under == underWhiteout { // the older layer's whiteout shows again
-			o.then = append(o.then, func() { d.set(name, nameRec{}) })
+			o.then = append(o.then, func() { d.set(name, nameRec{was: e.was}) })
 		}
 		o.names = append(o.names, stagedName{dir: dir, name: name, gone: true})
 		return nil
@@ -282,7 +285,7 @@ func (o *op) dropName(dir *node, name string, ino Ino, hasNames bool) error {
 	if !ok || e.layer != o.b.layer || e.under == underPin {
 		o.count++
 	}
-	o.names = append(o.names, stagedName{dir: dir, name: name, rec: nameRec{layer: o.b.layer, under: underSomething}})
+	o.names = append(o.names, stagedName{dir: dir, name: name, rec: nameRec{layer: o.b.layer, under: underSomething, was: o.was(e, ok, n)}})
 	o.batch.Put(change, []byte{changeReal})
 	return nil
 }

@@ -48,7 +48,7 @@ func (x *inodeSift) reached(point Layer) (bool, error) {
 		return yes, err
 	}
 	// Of a base file, names that nobody has looked at have no record.
-	st, err := x.t.base.stat(rec.origin.path)
+	st, err := era{x.t, x.s.strands[point].gen}.stat(rec.origin.path)
 	return err != nil || !rec.origin.is(rec.origin.path, &st) || st.nlink > 1, nil
 }
 

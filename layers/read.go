@@ -70,6 +70,7 @@ type layout struct {
 	hi     int64    // the range ends here
 	exts   []extent // sorted; what none covers is the base's below limit, else zero
 	path   string   // of the base file, if its bytes are needed
+	base   era      // as of which generation
 	limit  int64
 	origin *origin // what the base file must still be, nil: whatever it is
 	mark   uint64  // baseStat.mark at the last look, without an origin
@@ -104,7 +105,7 @@ func (v *View) plan(n *node, lo, hi int64, p []byte) (*layout, error) {
 
 // stored is plan without what is pending.
 func (v *View) stored(n *node, lo, hi int64) (*layout, error) {
-	l := &layout{node: n, hi: hi}
+	l := &layout{node: n, hi: hi, base: v.base}
 	if n.rec == nil {
 		l.path, l.limit, l.mark = n.path(), hi, n.mark
 		return l, nil
@@ -137,8 +138,11 @@ func (v *View) stored(n *node, lo, hi int64) (*layout, error) {
 // ReadAt fills p from offset off. It is short only at the end of the file, without an error.
 func (v *View) ReadAt(ino Ino, p []byte, off int64) (int, error) {
 	for {
-		sweep := v.t.chunks.Sweeps()
+		sweep, kept := v.t.chunks.Sweeps(), v.t.kept.Load()
 		n, err := v.readAt(ino, p, off)
+		if kept != v.t.kept.Load() {
+			continue // what was read may be what the host has since put there
+		}
 		if err == nil || !errors.Is(err, cas.ErrCorrupt) || sweep == v.t.chunks.Sweeps() {
 			return n, err
 		}
@@ -175,7 +179,7 @@ func (v *View) readAt(ino Ino, p []byte, off int64) (int, error) {
 	}
 	p = p[:l.hi-off]
 	if based {
-		v.t.base.prefetch(l.path, next)
+		v.base.prefetch(l.path, next)
 		return v.readBase(l, p, off)
 	}
 	return len(p), v.t.fill(l, p, off)
@@ -222,22 +226,34 @@ func (t *Tree) under(l *layout, p []byte, off int64) error {
 // readOrigin reads base bytes under a copied-up inode. The base file must be just
 // what it was at copy-up: else old and new bytes would mix, so it is EIO.
 func (t *Tree) readOrigin(l *layout, p []byte, off int64) error {
-	f, st, err := t.base.open(l.path)
+	f, err := t.openOrigin(l)
 	if err != nil {
-		return fmt.Errorf("read base file %q, which lies under a changed file: %w: %w", l.path, err, unix.EIO)
+		return err
 	}
 	defer f.release()
-	o := l.origin
-	if st.ino != o.ino || st.size != o.size || st.mtime != o.mtime || st.ctime != o.ctime {
-		t.base.forgetFile(l.path)
-		return fmt.Errorf("base file %q changed after it was first written here; its old bytes are lost: %w", l.path, unix.EIO)
-	}
-	n, err := preadFull(f.fd, p, off)
+	n, err := f.readAt(p, off)
 	if err != nil {
 		return fmt.Errorf("read base file %q: %w", l.path, err)
 	}
 	clear(p[n:])
 	return nil
+}
+
+// openOrigin opens the base file under a copied-up inode.
+func (t *Tree) openOrigin(l *layout) (baseFile, error) {
+	for range 2 { // what is held open may be a file that has lost this name to another one
+		f, st, err := l.base.open(l.path)
+		if err != nil {
+			return f, fmt.Errorf("read base file %q, which lies under a changed file: %w: %w", l.path, err, unix.EIO)
+		}
+		o := l.origin
+		if st.ino == o.ino && st.size == o.size && st.mtime == o.mtime && st.ctime == o.ctime {
+			return f, nil
+		}
+		f.release()
+		t.base.forgetFile(l.path)
+	}
+	return baseFile{}, fmt.Errorf("base file %q changed after it was first written here; its old bytes are lost: %w", l.path, unix.EIO)
 }
 
 // readBase reads a file that is as it is in the base. When the base file changed
@@ -252,19 +268,19 @@ func (v *View) readBase(l *layout, p []byte, off int64) (int, error) {
 	}
 	defer f.release()
 	p = p[:min(int64(len(p)), max(0, st.size-off))] // spares the call that finds the end
-	return preadFull(f.fd, p, off)
+	return f.readAt(p, off)
 }
 
 // openBase opens the base file of l as it is now and notes when that is not what it was.
-func (v *View) openBase(l *layout) (*sharedFD, baseStat, error) {
-	f, st, err := v.t.base.open(l.path)
+func (v *View) openBase(l *layout) (baseFile, baseStat, error) {
+	f, st, err := l.base.open(l.path)
 	if err != nil || st.mark() == l.mark && st.nlink > 0 {
 		return f, st, err
 	}
 	// What is open may be a file that has lost this name to another one.
 	f.release()
 	v.t.base.forgetFile(l.path)
-	if f, st, err = v.t.base.open(l.path); err != nil {
+	if f, st, err = l.base.open(l.path); err != nil {
 		return f, st, err
 	}
 	v.t.mu.Lock()
@@ -383,12 +399,12 @@ func (t *Tree) seekIn(l *layout, lo int64, whence int) (int64, error) {
 
 // seekBase asks the base file for data or a hole within [lo, hi); -1 for none.
 func (t *Tree) seekBase(l *layout, lo, hi int64, whence int) (int64, error) {
-	f, _, err := t.base.open(l.path)
+	f, _, err := l.base.open(l.path)
 	if err != nil {
 		return 0, err
 	}
 	defer f.release()
-	at, err := unix.Seek(f.fd, lo, whence) // reads are positional: the shared offset means nothing
+	at, err := f.seek(lo, whence)
 	switch {
 	case errors.Is(err, unix.ENXIO):
 		if whence == unix.SEEK_HOLE {

@@ -74,11 +74,11 @@ func (b *Branch) move(od *node, oname string, n, nd *node, nname string, over *n
 			o.unName(over.ino, nd.ino, nname)
 		}
 	}
-	if err := o.dropName(od, oname, n.ino, s.rec.has(flagNames)); err != nil {
+	if err := o.dropName(od, oname, n, s.rec.has(flagNames)); err != nil {
 		return err
 	}
 	parent, hint := s.rec.parent, s.rec.name
-	if err := o.setName(nd, nname, s, over != nil); err != nil {
+	if err := o.setName(nd, nname, s, over); err != nil {
 		return err
 	}
 	if s.rec.has(flagNames) && (parent != od.ino || hint != oname) {
@@ -145,10 +145,10 @@ func (b *Branch) exchange(ad *node, aname string, a, cd *node, cname string, c *
 			o.unName(x.s.n.ino, x.from.ino, x.name)
 		}
 	}
-	if err := o.setName(cd, cname, as, true); err != nil {
+	if err := o.setName(cd, cname, as, c); err != nil {
 		return err
 	}
-	if err := o.setName(ad, aname, cs, true); err != nil {
+	if err := o.setName(ad, aname, cs, a); err != nil {
 		return err
 	}
 	links := 0 // how many subdirectories ad wins

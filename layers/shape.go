@@ -24,7 +24,8 @@ type shape struct {
 // layers on top. So of all versions of a key in a strand only the newest is ever seen from above.
 type strand struct {
 	top     Layer
-	point   bool // the top is one
+	point   bool   // the top is one
+	gen     uint64 // of the line
 	below   *strand
 	kids    []*strand
 	in, out int // of a walk through the strands in depth: whose interval is in another's is above it
@@ -67,8 +68,10 @@ func (t *Tree) shape(marks map[Layer]givenUp) *shape {
 		if r == nil || r.point || above[rec.parent] > 1 {
 			r = &strand{below: r}
 			if r.below == nil {
+				r.gen = rec.gen
 				roots = append(roots, r)
 			} else {
+				r.gen = r.below.gen
 				r.below.kids = append(r.below.kids, r)
 			}
 		}

@@ -69,6 +69,11 @@ type Tree struct {
 
 	written atomic.Int64 // bytes that programs wrote
 
+	gen      uint64                    // of the base: how many commits there were. Guarded by mu
+	kept     atomic.Pointer[keptIndex] // what of older generations there are pre-images. Stored with mu held
+	keeping  sync.Mutex                // held by the one who makes or removes pre-images; taken before mu
+	leftover bool                      // some were made for a commit that did not come. Guarded by keeping
+
 	cutWake chan struct{} // tells the cutter that there is much to do
 	stop    chan struct{}
 	stopped sync.WaitGroup
@@ -101,7 +106,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 	if t.drifted == nil {
 		t.drifted = func(Ino, *NameKey) {}
 	}
-	for _, load := range []func() error{t.loadCounters, t.loadLayers, t.loadCopied, t.loadPending} {
+	for _, load := range []func() error{t.loadCounters, t.loadKept, t.loadLayers, t.loadCopied, t.loadPending} {
 		if err := load(); err != nil {
 			return nil, fmt.Errorf("open tree: %w", err)
 		}
@@ -139,6 +144,7 @@ const (
 	metaNextIno    = "next_ino"
 	metaNextMapped = "next_base_ino"
 	metaNextLayer  = "next_layer"
+	metaBaseGen    = "base_gen"
 )
 
 func (t *Tree) loadCounters() error {
@@ -152,6 +158,9 @@ func (t *Tree) loadCounters() error {
 	}
 	l, err := t.counter(metaNextLayer, uint64(BaseLayer)+1)
 	if err != nil {
+		return err
+	}
+	if t.gen, err = t.counter(metaBaseGen, 0); err != nil {
 		return err
 	}
 	t.own.next, t.own.limit = Ino(own), Ino(own)
@@ -284,7 +293,7 @@ func (b *Branch) Drift() ([]Drift, error) {
 	}
 	var out []Drift
 	for _, rec := range recs { // looking at the base needs no lock
-		if why := t.driftOf(rec); why != "" {
+		if why := b.base.driftOf(rec); why != "" {
 			out = append(out, Drift{Path: rec.origin.path, Reason: why})
 		}
 	}
@@ -323,8 +332,8 @@ func (b *Branch) based() ([]*inode, error) {
 }
 
 // driftOf says how the base object of rec differs from what was recorded, or "".
-func (t *Tree) driftOf(rec *inode) string {
-	st, err := t.base.stat(rec.origin.path)
+func (e era) driftOf(rec *inode) string {
+	st, err := e.stat(rec.origin.path)
 	switch o := rec.origin; {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ESTALE):
 		return "removed"

@@ -23,6 +23,10 @@ const BaseLayer Layer = 0
 // ErrNoLayer is returned for a layer that the store does not hold.
 var ErrNoLayer = errors.New("no such layer")
 
+// ErrGeneration is returned for a layer that is built on another generation of the base
+// than the head: what the base shows would change under programs.
+var ErrGeneration = errors.New("built on another state of the base")
+
 // ErrCorrupt marks damage found in the store. It maps to EIO.
 var ErrCorrupt = errors.New("store is damaged")
 

@@ -20,6 +20,7 @@ type View struct {
 	branch *Branch  // whose head it shows, nil for a read-only view
 	layer  Layer    // the layer shown; of a Branch, the open one
 	anc    ancestry // of layer
+	base   era      // the base as of the generation of its line
 	nodes  map[Ino]*node
 	root   *node
 	links  map[Ino]map[NameKey]struct{} // names by which base files of several were found
@@ -27,14 +28,23 @@ type View struct {
 	stale  bool                         // its layer was given up
 }
 
+// bare is what is needed to look at single records and bytes.
+func (t *Tree) bare(l Layer) *View {
+	v := &View{t: t, layer: l, anc: t.ancestry(l)}
+	v.base = era{t, t.genOf(v.anc)}
+	return v
+}
+
 func (t *Tree) newView(l Layer) *View {
-	v := &View{t: t, layer: l, anc: t.ancestry(l), nodes: map[Ino]*node{}, links: map[Ino]map[NameKey]struct{}{}}
+	v := t.bare(l)
+	v.nodes, v.links = map[Ino]*node{}, map[Ino]map[NameKey]struct{}{}
 	v.root = &node{ino: RootIno, inb: true, typ: unix.S_IFDIR}
 	v.nodes[RootIno] = v.root
 	return v
 }
 
-// View opens the tree as of layer l, BaseLayer or any other. Of an open layer,
+// View opens the tree as of layer l, BaseLayer (the base as it is now: see BaseView and Branch.At)
+// or any other. Of an open layer,
 // which still changes, it shows each object as it was when first looked at. Once a
 // collection gives the layer up, all its methods answer ESTALE. Close it when done.
 func (t *Tree) View(l Layer) (*View, error) {
@@ -43,7 +53,10 @@ func (t *Tree) View(l Layer) (*View, error) {
 	if l != BaseLayer && t.held(l) == nil {
 		return nil, fmt.Errorf("layer %d: %w", l, ErrNoLayer)
 	}
-	v := t.newView(l)
+	return t.openView(t.newView(l))
+}
+
+func (t *Tree) openView(v *View) (*View, error) {
 	rec, err := v.visibleInode(RootIno)
 	if err != nil {
 		return nil, err
@@ -117,7 +130,7 @@ func (v *View) statBase(n *node) (baseStat, error) {
 	if !n.inb {
 		return baseStat{}, unix.ESTALE
 	}
-	st, err := v.t.base.stat(n.path())
+	st, err := v.base.stat(n.path())
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		err = unix.ESTALE // the name is known, the object is gone
 	}
@@ -243,7 +256,7 @@ func (v *View) Readlink(ino Ino) (string, error) {
 	case err != nil:
 		return "", err
 	case n.rec == nil:
-		return v.t.base.readlink(n.path())
+		return v.base.readlink(n.path())
 	case n.rec.mode&unix.S_IFMT != unix.S_IFLNK:
 		return "", unix.EINVAL
 	}
@@ -311,7 +324,7 @@ func (v *View) child(dn *node, name string) (*node, *baseStat, error) {
 		return nil, nil, unix.ENOENT
 	}
 	p := join(dn.path(), name)
-	st, err := v.t.base.stat(p)
+	st, err := v.base.stat(p)
 	if err != nil {
 		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ESTALE) {
 			err = unix.ENOENT // the base directory is gone: as if it were empty
@@ -391,7 +404,7 @@ func (v *View) nodeAt(p string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := v.t.base.stat(p)
+	st, err := v.base.stat(p)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func (v *View) xattrs(ino Ino) (map[string][]byte, error) {
 // attrs returns every extended attribute of n.
 func (v *View) attrs(n *node) (map[string][]byte, error) {
 	if n.rec == nil {
-		return v.t.base.xattrs(n.path())
+		return v.base.xattrs(n.path())
 	}
 	if !n.rec.has(flagXattrs) {
 		return nil, nil
@@ -78,7 +78,7 @@ func (v *View) Getxattr(ino Ino, name string) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case n.rec == nil:
-		return v.t.base.xattr(n.path(), name)
+		return v.base.xattr(n.path(), name)
 	case !n.rec.has(flagXattrs):
 		return nil, unix.ENODATA
 	}
@@ -176,7 +176,7 @@ func (v *View) hasXattr(n *node, rec *inode, name string) (bool, error) {
 	var err error
 	switch {
 	case n.rec == nil:
-		_, err = v.t.base.xattr(n.path(), name)
+		_, err = v.base.xattr(n.path(), name)
 	case rec == nil || !rec.has(flagXattrs):
 		return false, nil
 	default:

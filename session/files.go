@@ -77,7 +77,7 @@ func (s *Session) viewOf(r *http.Request) (*layers.View, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	v, err := s.tree.View(layers.Layer(t.Layer))
+	v, err := s.branch.At(layers.Layer(t.Layer))
 	if err != nil {
 		return nil, nil, apiError(fmt.Errorf("look at %s: %w", t.Name(), err))
 	}

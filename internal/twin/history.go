@@ -84,6 +84,15 @@ func (r *Run) collect(pick int) {
 	r.same(r.lastTree, r.tree(), r.opt.Exact, "the tree before the collection", "the tree after it")
 }
 
+// commit changes the base below everything.
+func (r *Run) commit(pick int) {
+	r.compare()
+	err := r.sub.(Committer).Commit(pick)
+	r.note("commit %d", pick)
+	r.check(err, "commit")
+	r.same(r.lastTree, r.tree(), r.opt.Exact, "the tree before the commit", "the tree after it")
+}
+
 func (r *Run) move(pick int) {
 	list := r.reachable()
 	r.moveTo(list[pick%len(list)])

@@ -99,6 +99,8 @@ func (r *Run) Do(steps []Step) {
 			r.reopen()
 		case Collect:
 			r.collect(s.Pick)
+		case Commit:
+			r.commit(s.Pick)
 		default:
 			r.op(s.Op)
 		}

@@ -53,6 +53,12 @@ type Collector interface {
 	Collect(pick int, refs []string) (gone []string, err error)
 }
 
+// Committer is a History whose base can be changed.
+type Committer interface {
+	// Commit changes the base, in a way that pick chooses. Of what there is, nothing may show that.
+	Commit(pick int) error
+}
+
 // Step is an operation or, when Ctl is set, a move in history.
 type Step struct {
 	Op   fsops.Op
@@ -78,8 +84,9 @@ const (
 	Undo   Ctl = "undo"
 	Redo   Ctl = "redo"
 	Reopen Ctl = "reopen"
-	// Collect is for a Collector.
+	// Collect is for a Collector, Commit for a Committer.
 	Collect Ctl = "collect"
+	Commit  Ctl = "commit"
 )
 
 // Plan says what Steps draws.
@@ -90,7 +97,7 @@ type Plan struct {
 }
 
 // controls makes the choice independent of map order.
-var controls = []Ctl{Seal, Move, Undo, Redo, Reopen, Collect}
+var controls = []Ctl{Seal, Move, Undo, Redo, Reopen, Collect, Commit}
 
 // Steps draws sequences.
 func Steps(p Plan) *rapid.Generator[[]Step] {

@@ -22,7 +22,9 @@ type subject struct {
 	// The layers that undo and redo lead to, newest last. Package journal, which is
 	// tested on its own, keeps more of them.
 	undo, redo []layers.Layer
-	left, to   layers.Layer // of the last movement
+	left, to   layers.Layer            // of the last movement
+	gen        uint64                  // that b is built on
+	bases      map[uint64]*fstree.Tree // what the generations of the base show, where it changes
 }
 
 // Tree implements twin.Subject.
@@ -106,7 +108,7 @@ func (s *subject) Reopen() error {
 
 // At implements twin.Subject.
 func (s *subject) At(at string) (*fstree.Tree, error) {
-	v, err := s.w.tree.View(layerOf(at))
+	v, err := s.b.At(layerOf(at))
 	if err != nil {
 		return nil, err
 	}

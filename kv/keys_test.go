@@ -57,6 +57,8 @@ func TestKeysGolden(t *testing.T) {
 		{"Message", Message(bytes.Repeat([]byte{0xab}, 32), 1)}, {"MessagePrefix", MessagePrefix(bytes.Repeat([]byte{0xab}, 32))},
 		{"Chain", Chain(bytes.Repeat([]byte{0xab}, 32))}, {"Thread", Thread("main", "sub")}, {"ThreadPrefix", ThreadPrefix()},
 		{"ExtentsPrefix", ExtentsPrefix()},
+		{"PreImage", PreImage("a/b", name, 3)}, {"PreImage-base", PreImage("", "", 3)}, {"PreImage-long", PreImage(strings.Repeat("long/", 300), name, 3)},
+		{"PreImageDir", PreImageDir("a/b")}, {"PreImagePrefix", PreImagePrefix()}, {"PreImageLink", PreImageLink(2, ino, 3)},
 	} {
 		fmt.Fprintf(&out, "%-16s %s %q\n", k.name, hex.EncodeToString(k.key), k.key)
 	}
@@ -95,6 +97,22 @@ func TestKeysRoundTrip(t *testing.T) {
 			eq("inode", ok, list{x, y}, list{a, b})
 			within(Inode(a, b), InodePrefix(a))
 			within(Inode(a, b), InodesPrefix())
+		}
+		{
+			dir := name + "/" + name
+			d, n, g, ok := ParsePreImage(PreImage(dir, name, a))
+			eq("pre-image", ok, list{d, n, g}, list{dir, name, a})
+			within(PreImage(dir, name, a), PreImageDir(dir))
+			within(PreImage(dir, name, a), PreImagePrefix())
+			within(PreImage("", "", a), PreImageDir(""))
+			x, y, g, ok := ParsePreImageLink(PreImageLink(a, b, c))
+			eq("pre-image of a link", ok, list{x, y, g}, list{a, b, c})
+			if _, _, _, ok := ParsePreImage(PreImageLink(a, b, c)); ok {
+				t.Fatalf("%q is taken for a path's", PreImageLink(a, b, c))
+			}
+			if _, _, _, ok := ParsePreImageLink(PreImage(dir, name, a)); ok {
+				t.Fatalf("%q is taken for a link's", PreImage(dir, name, a))
+			}
 		}
 		{
 			x, n, y, ok := ParseName(Name(a, name, b))
@@ -183,6 +201,7 @@ func FuzzParse(f *testing.F) {
 	for _, k := range [][]byte{
 		nil, Inode(1, 2), Name(1, "n", 2), RName(1, 2, "n", 3), Extent(1, 2, 3), Xattr(1, "n", 2),
 		Pending(1, 2, 3), ChangeInode(1, 2), ChangeName(1, 2, "n"), LayerKey(1), Journal(1), Op(1), []byte("c/"),
+		PreImage("a", "n", 2), PreImageLink(1, 2, 3),
 	} {
 		f.Add(k)
 	}
@@ -209,6 +228,12 @@ func FuzzParse(f *testing.F) {
 		}
 		if a, b, c, ok := ParsePending(k); ok {
 			check(ok, Pending(a, b, c))
+		}
+		if d, n, g, ok := ParsePreImage(k); ok {
+			check(ok, PreImage(d, n, g))
+		}
+		if a, b, g, ok := ParsePreImageLink(k); ok {
+			check(ok, PreImageLink(a, b, g))
 		}
 		if l, isName, i, n, ok := ParseChange(k); ok && isName {
 			check(ok, ChangeName(l, i, n))

@@ -32,6 +32,19 @@ func sampleExtents() []extent {
 	return []extent{x, {off: regionSize + 4096, n: 4096, kind: kindHole}}
 }
 
+func sampleWas() nameRec {
+	w := &wasBase{given: 1<<47 + 1}
+	w.Built = Built{Known: true, Exists: true, Type: 0o100000, Ino: 77, Btime: Time{1, 2}, Mtime: Time{3, 4}, Ctime: Time{5, 6}, Size: 7}
+	return nameRec{ino: 1 << 40, typ: 0o40000, under: underSomething, was: w}
+}
+
+func samplePreimage() *preimage {
+	return &preimage{whole: true, hasXattrs: true, body: 1<<40 + 2, target: "t", dir: "a/b", st: baseStat{
+		dev: 1, ino: 2, mode: 0o40755, nlink: 3, uid: 4, gid: 5, rdev: 6, size: 7, blocks: 8,
+		atime: Time{-1, 1}, mtime: Time{2, 3}, ctime: Time{4, 5}, btime: Time{6, 7}, given: 9,
+	}}
+}
+
 // TestGoldenRecords keeps the on-disk form from changing by accident.
 func TestGoldenRecords(t *testing.T) {
 	var b bytes.Buffer
@@ -42,6 +55,12 @@ func TestGoldenRecords(t *testing.T) {
 	fmt.Fprintf(&b, "extent %x\n", encodeExtents(1, sampleExtents()))
 	fmt.Fprintf(&b, "layer  %x\n", layerRec{parent: 4, sealed: true, changed: 12, at: Time{1, 2}}.encode())
 	fmt.Fprintf(&b, "given  %x\n", layerRec{parent: 4, sealed: true, changed: 12, at: Time{1, 2}, given: givenLink}.encode())
+	fmt.Fprintf(&b, "lgen   %x\n", layerRec{sealed: true, changed: 12, at: Time{1, 2}, gen: 3}.encode())
+	fmt.Fprintf(&b, "lgone  %x\n", layerRec{sealed: true, changed: 12, at: Time{1, 2}, gen: 3, given: givenAll}.encode())
+	fmt.Fprintf(&b, "wnone  %x\n", nameRec{was: &wasBase{none: true}}.encode())
+	fmt.Fprintf(&b, "was    %x\n", sampleWas().encode())
+	fmt.Fprintf(&b, "pre    %x\n", samplePreimage().encode())
+	fmt.Fprintf(&b, "prenot %x\n", (&preimage{none: true}).encode())
 	fmt.Fprintf(&b, "head   %x\n", headRec{layer: 5}.encode())
 	const file = "testdata/records.golden"
 	if *update {
@@ -69,9 +88,21 @@ func TestRecordsRoundTrip(t *testing.T) {
 		t.Errorf("extents came back as %+v, %v", xs, err)
 	}
 	for given := givenNot; given <= givenAll; given++ {
-		l := layerRec{parent: 4, sealed: true, changed: 12, at: Time{1, 2}, given: given}
-		if out, err := decodeLayer(l.encode()); err != nil || out != l {
-			t.Errorf("layer %+v came back as %+v, %v", l, out, err)
+		for gen := range uint64(2) {
+			l := layerRec{parent: 4, sealed: true, changed: 12, at: Time{1, 2}, given: given, gen: gen}
+			if out, err := decodeLayer(l.encode()); err != nil || out != l {
+				t.Errorf("layer %+v came back as %+v, %v", l, out, err)
+			}
+		}
+	}
+	for _, n := range []nameRec{{}, {ino: 5, under: underNothing}, sampleWas(), {was: &wasBase{none: true}}} {
+		if out, err := decodeName(0, n.encode()); err != nil || !reflect.DeepEqual(out, n) {
+			t.Errorf("name %+v came back as %+v, %v", n, out, err)
+		}
+	}
+	for _, k := range []*preimage{samplePreimage(), {none: true}, {none: true, dir: "d"}} {
+		if out, err := decodePreimage(k.encode()); err != nil || !reflect.DeepEqual(out, k) {
+			t.Errorf("pre-image %+v came back as %+v, %v", k, out, err)
 		}
 	}
 }
@@ -84,10 +115,14 @@ func TestDamagedRecords(t *testing.T) {
 		"extent": func(b []byte) error { _, err := decodeExtents(1, b); return err },
 		"layer":  func(b []byte) error { _, err := decodeLayer(b); return err },
 		"head":   func(b []byte) error { _, err := decodeHead(b); return err },
+		"was":    func(b []byte) error { _, err := decodeName(1, b); return err },
+		"line":   func(b []byte) error { _, err := decodeLayer(b); return err },
+		"pre":    func(b []byte) error { _, err := decodePreimage(b); return err },
 	}
 	whole := map[string][]byte{
 		"inode": sampleInode().encode(), "name": nameRec{ino: 300}.encode(), "extent": encodeExtents(1, sampleExtents()),
 		"layer": layerRec{parent: 300}.encode(), "head": headRec{layer: 300}.encode(),
+		"was": sampleWas().encode(), "line": layerRec{gen: 300}.encode(), "pre": samplePreimage().encode(),
 	}
 	for kind, b := range whole {
 		for n := range b {
@@ -95,7 +130,7 @@ func TestDamagedRecords(t *testing.T) {
 				t.Errorf("%s cut to %d of %d bytes: %v", kind, n, len(b), err)
 			}
 		}
-		other := append([]byte{b[0] + 1}, b[1:]...)
+		other := append([]byte{b[0] + 9}, b[1:]...)
 		if err := decoders[kind](other); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s of version %d: %v", kind, other[0], err)
 		}
@@ -109,6 +144,7 @@ func FuzzRecords(f *testing.F) {
 		decodeInode(1, b)
 		decodeName(1, b)
 		decodeLayer(b)
+		decodePreimage(b)
 		if xs, err := decodeExtents(3, b); err == nil {
 			again, err := decodeExtents(3, encodeExtents(3, xs))
 			if err != nil || len(again) != len(xs) {

@@ -332,6 +332,21 @@ func ParsePreImageLink(k []byte) (dev, ino, gen uint64, ok bool) {
 	return num(k[4:]), num(k[4+numLen:]), num(k[4+2*numLen:]), true
 }
 
+// BaseShared is the key that says: number ino of the host is that of several base objects,
+// of different times, and some of them were given others. No path begins with a slash.
+func BaseShared(ino uint64) []byte { return appendNum(BaseSharedPrefix(), ino) }
+
+// BaseSharedPrefix starts all keys made by BaseShared.
+func BaseSharedPrefix() []byte { return []byte("i//") }
+
+// ParseBaseShared undoes BaseShared.
+func ParseBaseShared(k []byte) (ino uint64, ok bool) {
+	if len(k) != 3+numLen || string(k[:3]) != "i//" {
+		return 0, false
+	}
+	return num(k[3:]), true
+}
+
 // Chunk is the key of the index record of a chunk.
 func Chunk(hash []byte) []byte {
 	return append(append(make([]byte, 0, 2+len(hash)), 'b', '/'), hash...)

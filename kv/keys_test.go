@@ -58,7 +58,7 @@ func TestKeysGolden(t *testing.T) {
 		{"Chain", Chain(bytes.Repeat([]byte{0xab}, 32))}, {"Thread", Thread("main", "sub")}, {"ThreadPrefix", ThreadPrefix()},
 		{"ExtentsPrefix", ExtentsPrefix()},
 		{"PreImage", PreImage("a/b", name, 3)}, {"PreImage-base", PreImage("", "", 3)}, {"PreImage-long", PreImage(strings.Repeat("long/", 300), name, 3)},
-		{"PreImageDir", PreImageDir("a/b")}, {"PreImagePrefix", PreImagePrefix()}, {"PreImageLink", PreImageLink(2, ino, 3)},
+		{"PreImageDir", PreImageDir("a/b")}, {"PreImagePrefix", PreImagePrefix()}, {"BaseShared", BaseShared(ino)}, {"PreImageLink", PreImageLink(2, ino, 3)},
 	} {
 		fmt.Fprintf(&out, "%-16s %s %q\n", k.name, hex.EncodeToString(k.key), k.key)
 	}
@@ -151,7 +151,9 @@ func TestKeysRoundTrip(t *testing.T) {
 			within(ChangeInode(a, b), ChangePrefix(a))
 			within(ChangeName(a, b, name), ChangePrefix(a))
 		}
-		x, ok := ParseLayerKey(LayerKey(a))
+		x, ok := ParseBaseShared(BaseShared(a))
+		eq("shared", ok, x, a)
+		x, ok = ParseLayerKey(LayerKey(a))
 		eq("layer", ok, x, a)
 		x, ok = ParseJournal(Journal(a))
 		eq("journal", ok, x, a)

@@ -83,6 +83,9 @@ type gone struct {
 
 func (d *differ) run(from, to Layer) error {
 	inos, names, err := d.t.changes(d.t.between(from, to), nil)
+	if err == nil {
+		err = d.generations(inos, names)
+	}
 	if err != nil {
 		return err
 	}

@@ -270,7 +270,8 @@ func (v *View) entries(dir Ino, cookie uint64, again bool) ([]Entry, error) {
 // plain reports whether a base object of this number has the number here too.
 func (v *View) plain(ino Ino) bool {
 	_, copied := v.t.copied[ino]
-	return !copied && ino > RootIno && ino < firstOwnIno && !v.t.kept.Load().hasIno(ino)
+	_, shared := v.t.shared[ino]
+	return !copied && !shared && ino > RootIno && ino < firstOwnIno && !v.t.kept.Load().hasIno(ino)
 }
 
 // refine asks the base about an entry that its listing does not describe fully.

@@ -15,7 +15,8 @@ import (
 
 // KeepBase records what the base has at paths, which are relative to it, and then, in one last
 // batch with what extra adds (it may be nil), starts the next generation, gen: from then on, layers that
-// exist show at these paths what was recorded, whatever the host has there. Of a directory
+// exist show at these paths what was recorded, whatever the host has there: name all that come into
+// being, go, change, are moved, or are moved over. Of a directory
 // all that is below it is recorded, too; of one given with a trailing slash only itself.
 // The directories that hold the paths, and the base's own, are recorded without being asked for:
 // their times and link counts will change. So are, by their numbers, the other names of

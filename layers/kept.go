@@ -210,23 +210,23 @@ func (x *keptIndex) findIno(ino Ino) (int, bool) {
 	return slices.BinarySearchFunc(x.inos, ino, func(a keptIno, ino Ino) int { return cmp.Compare(a.ino, ino) })
 }
 
-// taken reports whether the number of st, which is on the host at p, is that of another
-// object that older generations show. As with origin.is, a hard link of it is not another one.
-func (x *keptIndex) taken(ino Ino, p string, st *baseStat) bool {
+// whose says whether an object that older generations show has the number ino (known), and
+// whether st, which is on the host at p, is that object. As with origin.is, a hard link of it is.
+func (x *keptIndex) whose(ino Ino, p string, st *baseStat) (mine, known bool) {
 	if x == nil {
-		return false
+		return false, false
 	}
 	i, ok := x.findIno(ino)
 	if !ok {
-		return false
+		return false, false
 	}
 	object, path := x.objectID(st), x.pathID(p)
 	for ; i < len(x.inos) && x.inos[i].ino == ino; i++ {
 		if x.inos[i].object == object && (x.inos[i].path == path || !st.isDir() && st.nlink > 1) {
-			return false
+			return true, true
 		}
 	}
-	return true
+	return false, true
 }
 
 // find returns the pre-image that says what e had at p, nil if there is none. What was below

@@ -50,19 +50,30 @@ func (t *Tree) inoOf(p string, st *baseStat) (Ino, error) {
 		return st.given, nil
 	}
 	ino := Ino(st.ino)
-	if st.dev == t.base.dev && ino > RootIno && ino < firstOwnIno && !t.kept.Load().taken(ino, p, st) {
-		if _, ok := t.copied[ino]; !ok {
-			return ino, nil
+	if st.dev == t.base.dev && ino > RootIno && ino < firstOwnIno {
+		if _, shared := t.shared[ino]; shared { // whoever once got another one keeps it
+			if known, _, err := t.mapping(p, st); err != nil || known != 0 {
+				return known, err
+			}
 		}
-		o, err := t.anyOrigin(ino)
-		if err != nil {
-			return 0, err
-		}
-		if o == nil || o.is(p, st) {
-			return ino, nil
+		free, err := t.free(ino, p, st)
+		if err != nil || free {
+			return ino, err
 		}
 	}
 	return t.mappedIno(p, st)
+}
+
+// free reports whether st at path p may have the number ino, which is the host's.
+func (t *Tree) free(ino Ino, p string, st *baseStat) (bool, error) {
+	if mine, known := t.kept.Load().whose(ino, p, st); known {
+		return mine, nil
+	}
+	if _, ok := t.copied[ino]; !ok {
+		return true, nil
+	}
+	o, err := t.anyOrigin(ino)
+	return err == nil && (o == nil || o.is(p, st)), err
 }
 
 // is reports whether st at path p is the object of o. A hard link of it is.
@@ -70,19 +81,17 @@ func (o *origin) is(p string, st *baseStat) bool {
 	return o.ino == st.ino && o.btime == st.btime && (o.path == p || (!st.isDir() && st.nlink > 1))
 }
 
-// mappedIno returns the number recorded for the object at p, recording one if need
-// be. The names of an object with several share it.
-func (t *Tree) mappedIno(p string, st *baseStat) (Ino, error) {
+// mapping returns the number recorded for the object at p, 0 for none, and the keys
+// under which it still is to be recorded. The names of an object with several share it.
+func (t *Tree) mapping(p string, st *baseStat) (ino Ino, missing [][]byte, err error) {
 	keys := [][]byte{kv.BaseIno(p)}
 	if st.nlink > 1 && !st.isDir() {
 		keys = append(keys, kv.BaseLink(st.dev, st.ino))
 	}
-	ino := Ino(0)
-	var missing [][]byte
 	for _, key := range keys {
 		v, _, err := t.db.Get(key)
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		if known, ok := mappedTo(v, st); !ok {
 			missing = append(missing, key)
@@ -90,13 +99,23 @@ func (t *Tree) mappedIno(p string, st *baseStat) (Ino, error) {
 			ino = known
 		}
 	}
-	if len(missing) == 0 {
-		return ino, nil
+	return ino, missing, nil
+}
+
+// mappedIno returns the number recorded for the object at p, recording one if need be.
+func (t *Tree) mappedIno(p string, st *baseStat) (Ino, error) {
+	ino, missing, err := t.mapping(p, st)
+	if err != nil || len(missing) == 0 {
+		return ino, err
 	}
 	var b kv.Batch
 	b.UseReserve()
 	if ino == 0 {
 		ino = t.mapped.take(&b)
+	}
+	host := Ino(st.ino)
+	if st.dev == t.base.dev && host < firstOwnIno {
+		b.Put(kv.BaseShared(st.ino), nil)
 	}
 	var e enc
 	e.u(uint64(ino))
@@ -108,7 +127,20 @@ func (t *Tree) mappedIno(p string, st *baseStat) (Ino, error) {
 	if err := t.db.Apply(&b); err != nil {
 		return 0, fmt.Errorf("record inode number of base object %q: %w", p, err)
 	}
+	if st.dev == t.base.dev && host < firstOwnIno {
+		t.shared[host] = struct{}{}
+	}
 	return ino, nil
+}
+
+// loadShared reads which numbers of the host were kept from some object that had them.
+func (t *Tree) loadShared() error {
+	return t.db.Scan(kv.BaseSharedPrefix(), nil, func(k, _ []byte) bool {
+		if ino, ok := kv.ParseBaseShared(k); ok {
+			t.shared[Ino(ino)] = struct{}{}
+		}
+		return true
+	})
 }
 
 // mappedTo reads a record of mappedIno, which says nothing if it is of another object than st.

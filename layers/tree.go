@@ -49,7 +49,8 @@ type Tree struct {
 	mapped    inoCounter // of base objects
 	branches  map[string]*Branch
 	views     map[*View]struct{}
-	copied    map[Ino]Layer // base inode numbers that have an n/ record in some layer: from which on they may
+	shared    map[Ino]struct{} // numbers of the host that some object had to give up, see inoOf
+	copied    map[Ino]Layer    // base inode numbers that have an n/ record in some layer: from which on they may
 	pend      map[Ino][]*pending
 	pendBytes int64
 	pendSeq   uint64
@@ -89,6 +90,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 		branches:   map[string]*Branch{},
 		views:      map[*View]struct{}{},
 		copied:     map[Ino]Layer{},
+		shared:     map[Ino]struct{}{},
 		pend:       map[Ino][]*pending{},
 		loose:      looseWorth, // nobody knows what the last daemon left
 		collecting: make(chan struct{}, 1),
@@ -106,7 +108,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 	if t.drifted == nil {
 		t.drifted = func(Ino, *NameKey) {}
 	}
-	for _, load := range []func() error{t.loadCounters, t.loadKept, t.loadLayers, t.loadCopied, t.loadPending} {
+	for _, load := range []func() error{t.loadCounters, t.loadKept, t.loadShared, t.loadLayers, t.loadCopied, t.loadPending} {
 		if err := load(); err != nil {
 			return nil, fmt.Errorf("open tree: %w", err)
 		}

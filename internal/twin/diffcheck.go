@@ -34,15 +34,15 @@ func (r *Run) checkDiffs() {
 	for _, p := range pairs {
 		got, err := d.Diff(p[0].ref, p[1].ref)
 		r.check(err, fmt.Sprintf("diff %s %s", p[0].ref, p[1].ref))
-		if problems := diffProblems(p[0].tree, p[1].tree, got); len(problems) > 0 {
+		if problems := DiffProblems(p[0].tree, p[1].tree, got); len(problems) > 0 {
 			r.fatalf("diff %s %s:\n  %s\nit says:\n  %v", p[0].ref, p[1].ref, strings.Join(problems, "\n  "), got)
 		}
 	}
 }
 
-// diffProblems compares a diff with the two trees, path by path. A rename is
+// DiffProblems compares a diff with the two trees, path by path. A rename is
 // taken as its two halves, and the rename of a directory goes for all below.
-func diffProblems(from, to *fstree.Tree, changes []Change) []string {
+func DiffProblems(from, to *fstree.Tree, changes []Change) []string {
 	said := map[string]string{} // path -> status letters
 	say := func(p, s string) {
 		if !strings.Contains(said[p], s) {

@@ -198,6 +198,8 @@ func commitSequence(tb twin.TB, steps []twin.Step, top, base string) {
 	must(w.open())
 	defer func() { must(w.close()) }()
 	// Two branches, one after the other: the second one is built on what the first one left.
+	var heads []layers.Layer
+	var trees []*fstree.Tree
 	for i := range 2 {
 		name, b, err := w.newBranch()
 		must(err)
@@ -212,7 +214,25 @@ func commitSequence(tb twin.TB, steps []twin.Step, top, base string) {
 		must(s.checkBuilt())
 		must(s.checkBases())
 		r.Close()
+		heads, trees = append(heads, s.b.HeadLayer()), append(trees, treeOf(&s.b.View))
+		must(s.diffLines(heads, trees))
 	}
+}
+
+// diffLines compares what branches show that are built on different generations of the base.
+func (s *subject) diffLines(heads []layers.Layer, trees []*fstree.Tree) error {
+	for i, from := range heads {
+		for j, to := range heads {
+			changes, err := s.Diff(ref(from), ref(to))
+			if err != nil {
+				return err
+			}
+			if problems := twin.DiffProblems(trees[i], trees[j], changes); len(problems) > 0 {
+				return fmt.Errorf("diff of %d and %d, in other lines:\n  %s\nit says:\n  %v", from, to, strings.Join(problems, "\n  "), changes)
+			}
+		}
+	}
+	return nil
 }
 
 var _ twin.Committer = (*subject)(nil)

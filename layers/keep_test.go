@@ -132,16 +132,18 @@ func TestMoveToOtherGeneration(t *testing.T) {
 // Reads that are under way while a commit comes, and changes files in place, show the old bytes or,
 // in the new generation, the new ones.
 func TestReadsDuringCommits(t *testing.T) {
-	base := t.TempDir()
-	s := newStore(t, base)
-	const size = 64 << 10
+	base := fstree.FastTemp(t)
+	s := &store{t: t, base: base, dir: fstree.FastTemp(t)} // in memory: a sync that takes long lets all reads come to their end
+	s.open()
+	t.Cleanup(s.close)
+	const size = 1 << 20
 	fill := func(c byte) []byte { return []byte(strings.Repeat(string(rune(c)), size)) }
 	s.ok(os.WriteFile(filepath.Join(base, "f"), fill('a'), 0o644))
 	s.ok(os.Link(filepath.Join(base, "f"), filepath.Join(base, "g")))
-	inos := []Ino{s.ino("f"), s.ino("g")}
+	f, g := s.ino("f"), s.ino("g")
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
-	for _, ino := range inos {
+	for _, ino := range []Ino{f, g, f, g, f, g, f, g} {
 		wg.Go(func() {
 			p := make([]byte, size)
 			for {
@@ -161,12 +163,13 @@ func TestReadsDuringCommits(t *testing.T) {
 			}
 		})
 	}
-	for i := range 20 {
+	w, err := os.OpenFile(filepath.Join(base, "f"), os.O_WRONLY, 0)
+	s.ok(err)
+	defer w.Close()
+	for i := range 40 {
 		s.keep("f")
-		f, err := os.OpenFile(filepath.Join(base, "f"), os.O_WRONLY, 0)
+		_, err = w.WriteAt(fill('b'+byte(i%20)), 0)
 		s.ok(err)
-		_, err = f.WriteAt(fill('b'+byte(i)), 0)
-		s.ok(errors.Join(err, f.Close()))
 	}
 	close(stop)
 	wg.Wait()

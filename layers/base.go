@@ -259,7 +259,7 @@ type baseEntry struct {
 	name string
 	ino  uint64
 	typ  uint32 // S_IFMT bits, 0 when the file system does not say
-	kept Ino    // of a pre-image: the number of the object here
+	kept bool   // of a pre-image: ino is the number of the object here, not on the host
 }
 
 // readDir lists the directory at p without "." and "..".

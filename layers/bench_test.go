@@ -1,11 +1,13 @@
 package layers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -181,3 +183,122 @@ func BenchmarkColdInode(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkReadBase reads and stats a small file of the base.
+func BenchmarkReadBase(b *testing.B) {
+	base := b.TempDir()
+	if err := os.WriteFile(filepath.Join(base, "f"), make([]byte, 4096), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	_, br := benchStore(b, base)
+	a, err := br.Lookup(RootIno, "f")
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := make([]byte, 4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := br.Getattr(a.Ino); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := br.ReadAt(a.Ino, p, 0); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkListBase lists a directory of the base with 2,000 files.
+func BenchmarkListBase(b *testing.B) {
+	base := b.TempDir()
+	for i := range 2000 {
+		if err := os.WriteFile(filepath.Join(base, fmt.Sprintf("f%d", i)), nil, 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	_, br := benchStore(b, base)
+	for b.Loop() {
+		n := 0
+		if err := br.ReadDir(RootIno, 0, func(Entry) bool { n++; return true }); err != nil || n != 2000 {
+			b.Fatal(n, err)
+		}
+	}
+}
+
+// BenchmarkUnlinkBase deletes files of the base.
+func BenchmarkUnlinkBase(b *testing.B) {
+	base := b.TempDir()
+	const n = 2000
+	for i := range n {
+		if err := os.WriteFile(filepath.Join(base, fmt.Sprintf("f%d", i)), nil, 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	_, br := benchStore(b, base)
+	s, err := br.Seal(nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := 0; b.Loop(); i++ {
+		if i%n == 0 {
+			b.StopTimer()
+			if _, err := br.MoveHead(s.Layer, false, nil, nil); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+		if err := br.Unlink(RootIno, fmt.Sprintf("f%d", i%n)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkKeepBase keeps 100,000 small files of the base, and reports how much memory that takes at its
+// height, beyond what was in use, and afterwards.
+func BenchmarkKeepBase(b *testing.B) {
+	base := b.TempDir()
+	const dirs, files = 100, 1000
+	for i := range dirs {
+		dir := filepath.Join(base, fmt.Sprintf("d%d", i))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			b.Fatal(err)
+		}
+		for k := range files {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%d", k)), fmt.Appendf(make([]byte, 0, 1024), "%1000d", i*files+k), 0o644); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	t, _ := benchStore(b, base)
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	var paths []string
+	for i := range dirs {
+		paths = append(paths, fmt.Sprintf("d%d", i))
+	}
+	for b.Loop() {
+		runtime.GC()
+		start, peak, n := heap(), uint64(0), 0
+		ctx := watchedContext{context.Background(), func() {
+			if n++; n%1000 == 0 {
+				peak = max(peak, heap())
+			}
+		}}
+		if _, err := t.KeepBase(ctx, paths, nil); err != nil {
+			b.Fatal(err)
+		}
+		runtime.GC()
+		b.ReportMetric(float64(peak-start)/1e6, "MB-peak")
+		b.ReportMetric(float64(max(heap(), start)-start)/1e6, "MB-after")
+	}
+}
+
+// watchedContext calls looked whenever somebody looks whether it is done.
+type watchedContext struct {
+	context.Context
+	looked func()
+}
+
+func (c watchedContext) Err() error { c.looked(); return c.Context.Err() }

@@ -325,7 +325,7 @@ func (d *differ) unknownNames(several map[Ino]*node) error {
 	if len(several) == 0 {
 		return nil
 	}
-	want := map[uint64]*node{}
+	want := map[uint64]*node{} // by the host's number
 	for ino := range several {
 		b, err := d.to.find(ino)
 		if err != nil {
@@ -339,6 +339,11 @@ func (d *differ) unknownNames(several map[Ino]*node) error {
 	}
 	return d.to.base.walk("", func(dir string, e baseEntry) error {
 		b := want[e.ino]
+		if e.kept {
+			if b = nil; several[Ino(e.ino)] != nil {
+				b = d.to.nodes[Ino(e.ino)]
+			}
+		}
 		if b == nil {
 			return nil
 		}

@@ -20,7 +20,7 @@ import (
 // memory and stays valid whatever is added or removed around it.
 type dirState struct {
 	names  *btree.BTreeG[dirent] // nil: no records
-	base   []dirent              // base names by position, set while listed
+	base   []baseName            // base names by position, set while listed
 	listed bool                  // base is set
 	reads  readRun               // how far its files have been read in the listing's order
 }
@@ -32,12 +32,22 @@ type dirent struct {
 	nameRec
 }
 
-func (a dirent) less(b dirent) bool {
-	if a.pos != b.pos {
-		return a.pos < b.pos
-	}
-	return a.name < b.name
+// baseName is a name of the base listing.
+type baseName struct {
+	pos  uint64
+	name string
+	ino  Ino
+	typ  uint32
 }
+
+func before(pos uint64, name string, pos2 uint64, name2 string) bool {
+	if pos != pos2 {
+		return pos < pos2
+	}
+	return name < name2
+}
+
+func (a dirent) less(b dirent) bool { return before(a.pos, a.name, b.pos, b.name) }
 
 // firstCookie leaves room for the cookies of "." and "..", which the caller adds.
 const firstCookie = 16
@@ -163,15 +173,11 @@ func (v *View) list(n *node, d *dirState, again bool) error {
 		return err
 	}
 	v.t.listed -= len(d.base)
-	d.base = make([]dirent, 0, len(entries))
+	d.base = make([]baseName, 0, len(entries))
 	for _, e := range entries {
-		ino := Ino(e.ino)
-		if e.kept != 0 {
-			ino = e.kept
-		}
-		d.base = append(d.base, dirent{pos: position(e.name), name: e.name, nameRec: nameRec{ino: ino, typ: e.typ}})
+		d.base = append(d.base, baseName{pos: position(e.name), name: e.name, ino: Ino(e.ino), typ: e.typ})
 	}
-	slices.SortFunc(d.base, func(a, b dirent) int {
+	slices.SortFunc(d.base, func(a, b baseName) int {
 		if a.pos != b.pos {
 			if a.pos < b.pos {
 				return -1
@@ -288,7 +294,7 @@ func (v *View) refine(dir *node, e *Entry) (bool, error) {
 
 // ascend merges name records and base names behind cookie, whiteouts left out.
 func (d *dirState) ascend(cookie uint64, fn func(dirent) bool) {
-	i, _ := slices.BinarySearchFunc(d.base, cookie, func(e dirent, c uint64) int {
+	i, _ := slices.BinarySearchFunc(d.base, cookie, func(e baseName, c uint64) int {
 		if e.pos <= c {
 			return -1
 		}
@@ -297,8 +303,9 @@ func (d *dirState) ascend(cookie uint64, fn func(dirent) bool) {
 	base := d.base[i:]
 	stop := false
 	flush := func(until *dirent) {
-		for len(base) > 0 && !stop && (until == nil || base[0].less(*until)) {
-			stop = !fn(base[0])
+		for len(base) > 0 && !stop && (until == nil || before(base[0].pos, base[0].name, until.pos, until.name)) {
+			b := &base[0]
+			stop = !fn(dirent{pos: b.pos, name: b.name, nameRec: nameRec{ino: b.ino, typ: b.typ}})
 			base = base[1:]
 		}
 	}

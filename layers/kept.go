@@ -340,7 +340,7 @@ func (t *Tree) keptIn(p string, gen, last uint64) (there []baseEntry, names map[
 			return false
 		}
 		if at <= last && !k.none {
-			there = append(there, baseEntry{name: name, ino: k.st.ino, typ: k.st.mode & unix.S_IFMT, kept: k.st.given})
+			there = append(there, baseEntry{name: name, ino: uint64(k.st.given), typ: k.st.mode & unix.S_IFMT, kept: true})
 		}
 		return true
 	})

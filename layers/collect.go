@@ -143,12 +143,12 @@ func (c *collector) run(ctx context.Context) error {
 		}
 	}
 	if c.o.DryRun {
-		return nil
+		return c.old(ctx)
 	}
 	if err := c.t.unmark(c.s, c.hold); err != nil {
 		return err
 	}
-	return c.t.dropOld(ctx, &c.stats)
+	return c.old(ctx)
 }
 
 // cutSealed stores what is pending in sealed layers: bytes that are not cut yet lie over

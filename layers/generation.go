@@ -29,7 +29,7 @@ func (v *View) Generation() uint64 { return v.base.gen }
 func (t *Tree) BaseView(gen uint64) (*View, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if gen > t.gen || gen < t.oldestGen() {
+	if gen > t.gen || gen < t.oldestGen(nil) {
 		return nil, fmt.Errorf("generation %d of the base: %w", gen, ErrNoLayer)
 	}
 	v := t.newView(BaseLayer)
@@ -70,11 +70,12 @@ func (t *Tree) genOf(anc ancestry) uint64 {
 }
 
 // oldestGen returns the oldest generation that a layer or an open view is built on: older
-// ones are never asked for again. The caller holds t.mu.
-func (t *Tree) oldestGen() uint64 {
+// ones are never asked for again. Of s, if it is not nil, the layers that will be gone do
+// not count. The caller holds t.mu.
+func (t *Tree) oldestGen(s *shape) uint64 {
 	oldest := t.gen
-	for _, rec := range t.layers {
-		if rec.parent == BaseLayer {
+	for l, rec := range t.layers {
+		if rec.parent == BaseLayer && (s == nil || s.gone[l] == nil) {
 			oldest = min(oldest, rec.gen)
 		}
 	}

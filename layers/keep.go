@@ -252,10 +252,8 @@ func (k *keeper) file(p string, pre *preimage) error {
 		if err := k.flush(); err != nil {
 			return err
 		}
-		if err := k.t.dropBody(&k.batch, pre.body, false); err != nil {
-			return err
-		}
-		if err := k.flush(); err != nil {
+		d := keptDropper{t: k.t}
+		if err := errors.Join(d.body(pre.body, false), d.apply()); err != nil {
 			return err
 		}
 	}

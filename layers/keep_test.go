@@ -255,7 +255,11 @@ func TestPreImagesGo(t *testing.T) {
 		t.Error("pre-images went that an open view needs")
 	}
 	v.Close()
-	s.collect()
+	dry, err := s.tree.Collect(context.Background(), nil, CollectOptions{DryRun: true})
+	s.ok(err)
+	if st := s.collect(); st != dry || st.Bytes < 1<<20 {
+		t.Errorf("a dry run says %+v, then it is %+v", dry, st)
+	}
 	same(t, s.baseView(1), midWas)
 	if n := s.count(kv.PreImagePrefix()); n != 2 { // README's, and the base's own
 		t.Errorf("%d pre-images are left", n)

@@ -18,85 +18,80 @@ func (t *Tree) dropLeftover() error {
 		return nil
 	}
 	gen := t.Generation()
-	if err := t.dropKept(context.Background(), func(at uint64) bool { return at >= gen }, &CollectStats{}); err != nil {
+	d := keptDropper{t: t, which: func(at uint64) bool { return at >= gen }}
+	if err := d.run(context.Background()); err != nil {
 		return fmt.Errorf("remove what was kept of the base for a commit that did not come: %w", err)
 	}
 	t.leftover = false
 	return nil
 }
 
-// dropOld removes the pre-images that nobody will ask for.
-func (t *Tree) dropOld(ctx context.Context, stats *CollectStats) error {
+// old removes the pre-images that nobody will ask for.
+func (c *collector) old(ctx context.Context) error {
+	t := c.t
 	t.keeping.Lock()
 	defer t.keeping.Unlock()
-	if err := t.dropLeftover(); err != nil {
-		return err
+	if !c.o.DryRun {
+		if err := t.dropLeftover(); err != nil {
+			return err
+		}
 	}
 	t.mu.Lock()
-	oldest := t.oldestGen()
+	oldest := t.oldestGen(c.s)
 	old := t.kept.Load()
 	needless := func(gen uint64) bool { return gen < oldest }
 	if old == nil || !slices.ContainsFunc(old.at, func(a keptAt) bool { return needless(uint64(a.gen)) }) {
 		t.mu.Unlock()
 		return nil
 	}
-	// From here on nobody finds them. The numbers stay taken until the next start.
-	x := *old
-	x.at = slices.DeleteFunc(slices.Clone(old.at), func(a keptAt) bool { return needless(uint64(a.gen)) })
-	x.links = slices.ContainsFunc(x.at, func(a keptAt) bool { return a.kind == keptLink })
-	t.kept.Store(&x)
+	if !c.o.DryRun { // from here on nobody finds them. The numbers stay taken until the next start
+		x := *old
+		x.at = slices.DeleteFunc(slices.Clone(old.at), func(a keptAt) bool { return needless(uint64(a.gen)) })
+		x.links = slices.ContainsFunc(x.at, func(a keptAt) bool { return a.kind == keptLink })
+		t.kept.Store(&x)
+	}
 	t.mu.Unlock()
-	if err := t.dropKept(ctx, needless, stats); err != nil {
+	d := keptDropper{t: t, which: needless, stats: &c.stats, dry: c.o.DryRun}
+	if err := d.run(ctx); err != nil {
 		return fmt.Errorf("remove what was kept of old states of the base: %w", err)
 	}
 	return nil
 }
 
-// dropKept removes the pre-images of some generations. What belongs to one goes before
-// its record, so that whatever a crash leaves is found again.
-func (t *Tree) dropKept(ctx context.Context, which func(gen uint64) bool, stats *CollectStats) error {
+// keptDropper removes the pre-images of some generations.
+type keptDropper struct {
+	t     *Tree
+	which func(gen uint64) bool
+	stats *CollectStats // to count in, may be nil
+	dry   bool          // only count
+	batch kv.Batch
+	loose int64 // bytes that lose their name with batch
+}
+
+// run removes them. What belongs to one goes no later than its record, so that whatever a
+// crash leaves is found again.
+func (d *keptDropper) run(ctx context.Context) error {
+	done := map[Ino]bool{} // of objects with several names, which two records have
 	for from := kv.PreImagePrefix(); from != nil; {
-		var keys [][]byte
-		var bodies []Ino
-		var next []byte
-		var bad error
-		err := t.db.Scan(kv.PreImagePrefix(), from, func(key, v []byte) bool {
-			if len(keys) == indexPart {
-				next = slices.Clone(key)
-				return false
-			}
-			_, _, gen, ok := kv.ParsePreImage(key)
-			if !ok {
-				_, _, gen, ok = kv.ParsePreImageLink(key)
-			}
-			if !ok || !which(gen) {
-				return true
-			}
-			var k *preimage
-			if k, bad = decodePreimage(v); bad != nil {
-				return false
-			}
-			keys = append(keys, slices.Clone(key))
-			if k.body != 0 {
-				bodies = append(bodies, k.body)
-			}
-			return true
-		})
-		if err = errors.Join(err, bad, ctx.Err()); err != nil {
+		keys, bodies, next, err := d.part(from)
+		if err = errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
-		var b kv.Batch
-		for _, body := range bodies {
-			if err := t.dropBody(&b, body, true); err != nil {
+		for _, k := range bodies {
+			if done[k.body] {
+				continue
+			}
+			if k.st.nlink > 1 {
+				done[k.body] = true
+			}
+			if err := d.body(k.body, true); err != nil {
 				return err
 			}
 		}
 		for _, key := range keys {
-			b.Delete(key)
+			d.batch.Delete(key)
 		}
-		stats.Records += int64(b.Len())
-		b.UseReserve()
-		if err := t.db.Apply(&b); err != nil {
+		if err := d.apply(); err != nil {
 			return err
 		}
 		from = next
@@ -104,26 +99,72 @@ func (t *Tree) dropKept(ctx context.Context, which func(gen uint64) bool, stats 
 	return nil
 }
 
-// dropBody adds the removal of what belongs to a pre-image to b: its content and, with all set,
-// extended attributes. Of a large file it applies b in between.
-func (t *Tree) dropBody(b *kv.Batch, body Ino, all bool) error {
-	prefixes := [][]byte{kv.ExtentInoPrefix(uint64(body))}
+// part finds some of the records that go, those of them that have a body, and where to go on: nil at the end.
+func (d *keptDropper) part(from []byte) (keys [][]byte, bodies []*preimage, next []byte, err error) {
+	var bad error
+	err = d.t.db.Scan(kv.PreImagePrefix(), from, func(key, v []byte) bool {
+		if len(keys) == indexPart {
+			next = slices.Clone(key)
+			return false
+		}
+		_, _, gen, ok := kv.ParsePreImage(key)
+		if !ok {
+			_, _, gen, ok = kv.ParsePreImageLink(key)
+		}
+		if !ok || !d.which(gen) {
+			return true
+		}
+		var k *preimage
+		if k, bad = decodePreimage(v); bad != nil {
+			return false
+		}
+		keys = append(keys, slices.Clone(key))
+		if k.body != 0 {
+			bodies = append(bodies, k)
+		}
+		return true
+	})
+	return keys, bodies, next, errors.Join(err, bad)
+}
+
+// apply removes what has been gathered.
+func (d *keptDropper) apply() error {
+	if d.stats != nil {
+		d.stats.Records += int64(d.batch.Len())
+		d.stats.Bytes += d.loose
+	}
+	if !d.dry {
+		d.batch.UseReserve()
+		if err := d.t.db.Apply(&d.batch); err != nil {
+			return err
+		}
+		d.t.mu.Lock()
+		d.t.loosen(d.loose)
+		d.t.mu.Unlock()
+	}
+	d.batch, d.loose = kv.Batch{}, 0
+	return nil
+}
+
+// body gathers what belongs to a pre-image: its content and, with all set, extended attributes.
+func (d *keptDropper) body(body Ino, all bool) error {
+	content := kv.ExtentInoPrefix(uint64(body))
+	prefixes := [][]byte{content}
 	if all {
 		prefixes = append(prefixes, kv.XattrInoPrefix(uint64(body)))
 	}
-	for i, prefix := range prefixes {
+	for _, prefix := range prefixes {
 		for from := prefix; from != nil; {
 			var next []byte
-			loose := int64(0)
-			err := t.db.Scan(prefix, from, func(key, v []byte) bool {
-				if b.Len() >= spillAt {
+			err := d.t.db.Scan(prefix, from, func(key, v []byte) bool {
+				if d.batch.Len() >= spillAt {
 					next = slices.Clone(key)
 					return false
 				}
-				b.Delete(slices.Clone(key))
-				if i == 0 {
+				d.batch.Delete(slices.Clone(key))
+				if &prefix[0] == &content[0] {
 					if xs, err := decodeExtents(0, v); err == nil {
-						loose += chunkBytes(xs)
+						d.loose += chunkBytes(xs)
 					}
 				}
 				return true
@@ -131,15 +172,10 @@ func (t *Tree) dropBody(b *kv.Batch, body Ino, all bool) error {
 			if err != nil {
 				return err
 			}
-			t.mu.Lock()
-			t.loosen(loose)
-			t.mu.Unlock()
 			if from = next; from != nil {
-				b.UseReserve()
-				if err := t.db.Apply(b); err != nil {
+				if err := d.apply(); err != nil {
 					return err
 				}
-				*b = kv.Batch{}
 			}
 		}
 	}

@@ -100,7 +100,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 			t.Errorf("name %+v came back as %+v, %v", n, out, err)
 		}
 	}
-	for _, k := range []*preimage{samplePreimage(), {none: true}, {none: true, dir: "d"}} {
+	for _, k := range []*preimage{samplePreimage(), {none: true}, {none: true, dir: "d"}, {unread: true, st: baseStat{given: 1}}} {
 		if out, err := decodePreimage(k.encode()); err != nil || !reflect.DeepEqual(out, k) {
 			t.Errorf("pre-image %+v came back as %+v, %v", k, out, err)
 		}

@@ -25,14 +25,7 @@ func (t *Tree) Diff(from, to Layer, fn func(Change) error) error {
 	defer b.Close()
 	a.keep, b.keep = true, true
 	d := &differ{t: t, from: a, to: b, byPath: map[string]*Change{}, left: map[string]bool{}, removed: map[Ino][]gone{}}
-	t.mu.Lock()
-	if a.stale || b.stale { // given up since the views were opened
-		err = ErrNoLayer
-	} else {
-		err = d.run(from, to)
-	}
-	t.mu.Unlock()
-	if err != nil {
+	if err := d.locked(from, to); err != nil {
 		return fmt.Errorf("compare layers %d and %d: %w", from, to, err)
 	}
 	paths := make([]string, 0, len(d.byPath))
@@ -79,6 +72,15 @@ type differ struct {
 type gone struct {
 	path string
 	n    *node
+}
+
+func (d *differ) locked(from, to Layer) error {
+	d.t.mu.Lock()
+	defer d.t.mu.Unlock()
+	if d.from.stale || d.to.stale { // given up since the views were opened
+		return ErrNoLayer
+	}
+	return d.run(from, to)
 }
 
 func (d *differ) run(from, to Layer) error {

@@ -265,6 +265,8 @@ func (e era) open(p string) (baseFile, baseStat, error) {
 		return baseFile{}, baseStat{}, unix.ENOENT
 	case k.st.mode&unix.S_IFMT != unix.S_IFREG:
 		return baseFile{}, baseStat{}, unix.ESTALE
+	case k.unread:
+		return baseFile{}, baseStat{}, unix.EACCES
 	}
 	return baseFile{t: e.t, kept: k}, k.st, nil
 }

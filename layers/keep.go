@@ -146,16 +146,17 @@ func (k *keeper) object(p string, below bool) error {
 	case err != nil:
 		return k.put(p, &preimage{none: true})
 	}
-	pre := &preimage{st: st, whole: below && st.isDir()}
+	pre := &preimage{st: st}
+	var entries []baseEntry
+	if below && st.isDir() {
+		entries, err = k.t.base.readDir(p)
+		if err != nil && !errors.Is(err, unix.EACCES) { // what nobody can list nobody can remove
+			return fmt.Errorf("list %q: %w", p, err)
+		}
+		pre.whole = err == nil
+	}
 	if err := k.describe(p, pre); err != nil {
 		return fmt.Errorf("keep %q: %w", p, err)
-	}
-	if !pre.whole {
-		return nil
-	}
-	entries, err := k.t.base.readDir(p)
-	if err != nil {
-		return fmt.Errorf("list %q: %w", p, err)
 	}
 	for _, e := range entries {
 		if err := k.object(join(p, e.name), true); err != nil {
@@ -263,6 +264,10 @@ func (k *keeper) file(p string, pre *preimage) error {
 // content records the file at p as it is when it is opened. It reports false if it was changed meanwhile.
 func (k *keeper) content(p string, pre *preimage) (same bool, err error) {
 	f, st, err := k.t.base.open(p)
+	if errors.Is(err, unix.EACCES) { // not for us to read: whoever could not does not lose it
+		pre.unread = true
+		return true, k.put(p, pre)
+	}
 	if err != nil {
 		return false, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -464,4 +465,42 @@ func TestBuilt(t *testing.T) {
 	s.collect()
 	s.reopen()
 	check()
+}
+
+// What the daemon may not read it need not keep: whoever looks gets the error that he got before.
+func TestKeepUnreadable(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("takes root, to be somebody else for a while")
+	}
+	s := newStore(t, sampleBase(t))
+	s.ok(os.Chmod(s.base, 0o755))
+	s.ok(os.Chmod(filepath.Join(s.base, "README"), 0))
+	s.ok(os.MkdirAll(filepath.Join(s.base, "secret/in"), 0o711))
+	s.ok(os.Chmod(filepath.Join(s.base, "secret"), 0o700))
+	s.write("pack", string(noise(1, slotSize))) // so that there is one
+	for _, dir := range []string{filepath.Dir(s.dir), s.dir} {
+		s.ok(os.Chmod(dir, 0o755))
+	}
+	for _, dir := range []string{"packs", "log"} { // which a sync opens
+		s.ok(os.Chmod(filepath.Join(s.dir, dir), 0o755))
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	s.ok(unix.Setfsuid(65534))
+	_, err := s.tree.KeepBase(context.Background(), []string{"README", "secret", "src"}, nil)
+	s.ok(errors.Join(err, unix.Setfsuid(0)))
+	s.ok(put("README", "mine now")(s.base))
+	s.change(del("src"))
+	ino := s.ino("README")
+	a, err := s.b.Getattr(ino)
+	if err != nil || a.Mode&0o7777 != 0 || a.Size != int64(len("read me\n")) {
+		t.Errorf("%+v: %v", a, err)
+	}
+	if _, err := readAll(&s.b.View, ino); !errors.Is(err, unix.EACCES) {
+		t.Errorf("read what nobody could: %v", err)
+	}
+	if got, err := readAll(&s.b.View, s.ino("src/main.go")); err != nil || got != "package main\n" {
+		t.Errorf("%q: %v", got, err)
+	}
+	s.ino("secret/in")
 }

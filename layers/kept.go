@@ -22,6 +22,7 @@ type preimage struct {
 	target    string   // of a symbolic link
 	body      Ino      // 0: neither content nor extended attributes
 	hasXattrs bool
+	unread    bool   // a file that could not be opened: it cannot be now either
 	dir       string // of its path, where the key has only the hash of it
 }
 
@@ -32,6 +33,7 @@ const (
 	preNone = 1 << iota
 	preWhole
 	preXattrs
+	preUnread
 )
 
 func (k *preimage) encode() []byte {
@@ -41,7 +43,7 @@ func (k *preimage) encode() []byte {
 	for _, f := range []struct {
 		is bool
 		f  byte
-	}{{k.none, preNone}, {k.whole, preWhole}, {k.hasXattrs, preXattrs}} {
+	}{{k.none, preNone}, {k.whole, preWhole}, {k.hasXattrs, preXattrs}, {k.unread, preUnread}} {
 		if f.is {
 			flags |= f.f
 		}
@@ -68,7 +70,10 @@ func decodePreimage(v []byte) (*preimage, error) {
 	d := dec{b: v}
 	d.version(preimageVersion, "pre-image")
 	flags := d.byte()
-	k := &preimage{none: flags&preNone != 0, whole: flags&preWhole != 0, hasXattrs: flags&preXattrs != 0, dir: d.str()}
+	k := &preimage{
+		none: flags&preNone != 0, whole: flags&preWhole != 0, hasXattrs: flags&preXattrs != 0, unread: flags&preUnread != 0,
+		dir: d.str(),
+	}
 	if k.none {
 		return k, d.err
 	}

@@ -417,5 +417,26 @@ func (v *View) find(ino Ino) (*node, error) {
 	if o == nil {
 		return nil, unix.ESTALE
 	}
-	return v.nodeAt(o.path)
+	n, err := v.inBaseAs(ino, o.path)
+	if err == nil {
+		return n, nil
+	}
+	paths, bad := v.t.originPaths(ino)
+	for _, p := range paths {
+		if n, err := v.inBaseAs(ino, p); err == nil {
+			return n, nil
+		}
+	}
+	return nil, errOr(bad, err)
+}
+
+// inBaseAs returns the node of the base object at p, if it is inode ino in this
+// generation of the base.
+func (v *View) inBaseAs(ino Ino, p string) (*node, error) {
+	n, err := v.nodeAt(p)
+	if err != nil || n.ino == ino {
+		return n, err
+	}
+	v.drop(n)
+	return nil, unix.ESTALE
 }

@@ -3,6 +3,7 @@ package layers
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -114,6 +115,23 @@ func (t *Tree) anyOrigin(ino Ino) (*origin, error) {
 		return o == nil
 	})
 	return o, errors.Join(err, bad)
+}
+
+// originPaths lists where in the base the versions of ino, of all layers, say that it is: lines
+// of different generations may know it by different names.
+func (t *Tree) originPaths(ino Ino) (paths []string, err error) {
+	var bad error
+	err = t.db.Scan(kv.InodePrefix(uint64(ino)), nil, func(k, val []byte) bool {
+		var rec *inode
+		if rec, bad = decodeInode(0, val); bad != nil {
+			return false
+		}
+		if rec.origin != nil && !slices.Contains(paths, rec.origin.path) {
+			paths = append(paths, rec.origin.path)
+		}
+		return true
+	})
+	return paths, errors.Join(err, bad)
 }
 
 // get returns the node of an inode the caller refers to.

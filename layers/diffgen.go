@@ -15,8 +15,15 @@ func (d *differ) generations(inos map[Ino]struct{}, names map[NameKey]struct{}) 
 	if lo == hi {
 		return nil
 	}
-	paths, err := d.t.keptBetween(min(lo, hi), max(lo, hi))
+	paths, links, err := d.t.keptBetween(min(lo, hi), max(lo, hi))
 	if err != nil {
+		return err
+	}
+	newer := d.to
+	if lo > hi {
+		newer = d.from
+	}
+	if err := links.addNames(newer.base, paths); err != nil {
 		return err
 	}
 	hidden := map[*node]bool{}
@@ -88,18 +95,47 @@ func (v *View) shows(n *node) bool {
 	return err == nil && at == n
 }
 
-// keptBetween lists the paths of which there are pre-images of the generations from lo up to before hi.
-func (t *Tree) keptBetween(lo, hi uint64) (paths map[string]keptKind, err error) {
-	paths = map[string]keptKind{}
+// keptLinks are objects with several names, by their numbers on the host and here.
+type keptLinks struct {
+	host  map[uint64]bool
+	given map[Ino]bool
+}
+
+// addNames adds all names that they have in the base to paths: commits named only some.
+// This, which is rare, costs a walk of the base.
+func (l keptLinks) addNames(e era, paths map[string]keptKind) error {
+	if len(l.host) == 0 {
+		return nil
+	}
+	return e.walk("", func(dir string, b baseEntry) error {
+		if b.kept && l.given[Ino(b.ino)] || !b.kept && l.host[b.ino] {
+			paths[join(dir, b.name)] = keptLeaf
+		}
+		return nil
+	})
+}
+
+// keptBetween lists the paths of which there are pre-images of the generations from lo up
+// to before hi, and likewise the objects with several names.
+func (t *Tree) keptBetween(lo, hi uint64) (paths map[string]keptKind, links keptLinks, err error) {
+	paths, links = map[string]keptKind{}, keptLinks{map[uint64]bool{}, map[Ino]bool{}}
 	var bad error
 	err = t.db.Scan(kv.PreImagePrefix(), nil, func(key, v []byte) bool {
-		dir, name, gen, ok := kv.ParsePreImage(key)
-		if !ok || gen < lo || gen >= hi || name == "" {
+		dir, name, gen, isPath := kv.ParsePreImage(key)
+		_, _, linkGen, isLink := kv.ParsePreImageLink(key)
+		if isLink {
+			gen = linkGen
+		}
+		if !isPath && !isLink || gen < lo || gen >= hi || isPath && name == "" {
 			return true
 		}
 		k, err := decodePreimage(v)
 		if bad = err; err != nil {
 			return false
+		}
+		if isLink {
+			links.host[k.st.ino], links.given[k.st.given] = true, true
+			return true
 		}
 		if k.dir != "" {
 			dir = k.dir
@@ -111,7 +147,7 @@ func (t *Tree) keptBetween(lo, hi uint64) (paths map[string]keptKind, err error)
 		return true
 	})
 	if err = errors.Join(err, bad); err != nil {
-		return nil, fmt.Errorf("list what commits changed: %w", err)
+		return nil, links, fmt.Errorf("list what commits changed: %w", err)
 	}
-	return paths, nil
+	return paths, links, nil
 }

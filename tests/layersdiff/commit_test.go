@@ -168,7 +168,17 @@ var committed = twin.Plan{
 // sequence has a base of its own, every fourth one on a file system that gives the
 // numbers of deleted files to new ones.
 func TestCommits(t *testing.T) {
-	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 400}, "REWINDFS_TEST_CHECKS")
+	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 100}, "REWINDFS_TEST_CHECKS")
+	for at := 0; at < seq.Count; at += perStore {
+		part := twin.Sequences{Seed: seq.Seed + at, Count: min(perStore, seq.Count-at)}
+		t.Run(fmt.Sprintf("from %d", part.Seed), func(t *testing.T) {
+			t.Parallel()
+			runCommits(t, part)
+		})
+	}
+}
+
+func runCommits(t *testing.T, seq twin.Sequences) {
 	fast, disk := fstree.FastTemp(t), t.TempDir()
 	n := 0
 	twin.Check(t, seq, twin.Steps(committed), func(tb twin.TB, steps []twin.Step) {

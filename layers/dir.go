@@ -275,9 +275,16 @@ func (v *View) entries(dir Ino, cookie uint64, again bool) ([]Entry, error) {
 
 // plain reports whether a base object of this number has the number here too.
 func (v *View) plain(ino Ino) bool {
-	_, copied := v.t.copied[ino]
-	_, shared := v.t.shared[ino]
-	return !copied && !shared && ino > RootIno && ino < firstOwnIno && !v.t.kept.Load().hasIno(ino)
+	t := v.t
+	if _, copied := t.copied[ino]; copied || ino <= RootIno || ino >= firstOwnIno {
+		return false
+	}
+	x := t.kept.Load()
+	if x == nil && len(t.shared) == 0 {
+		return true
+	}
+	_, shared := t.shared[ino]
+	return !shared && !x.hasIno(ino)
 }
 
 // refine asks the base about an entry that its listing does not describe fully.

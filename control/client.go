@@ -31,6 +31,8 @@ type Client struct {
 	Dial func(context.Context) (net.Conn, error)
 	// Generation, when set, goes with every call.
 	Generation *uint64
+	// Branch is the branch that every call is about; "" is that of the session's own mount.
+	Branch string
 	// Timeout bounds each call that is not a stream; 0 means 60 s.
 	Timeout time.Duration
 
@@ -248,6 +250,9 @@ func (c *Client) send(ctx context.Context, method, path string, req any) (*http.
 func (c *Client) do(ctx context.Context, method, path string, q url.Values, contentType string, body io.Reader) (*http.Response, error) {
 	if c.Generation != nil {
 		q.Set("generation", strconv.FormatUint(*c.Generation, 10))
+	}
+	if c.Branch != "" {
+		q.Set(branchQuery, c.Branch)
 	}
 	u := url.URL{Scheme: "http", Host: "rewindfs", Path: path, RawQuery: q.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)

@@ -33,6 +33,7 @@ const (
 	CodeNoConversation      Code = "no_conversation"
 	CodeUnrepairable        Code = "unrepairable"
 	CodeBudget              Code = "budget"
+	CodeUnknownBranch       Code = "unknown_branch"
 	CodeNoSession           Code = "no_session" // made by clients: there is nobody to ask
 )
 
@@ -64,7 +65,7 @@ func (c Code) status() int {
 		return http.StatusBadRequest
 	case CodeForbidden:
 		return http.StatusForbidden
-	case CodeNoSuchCall, CodeUnknownCheckpoint, CodeBadPath, CodeNoConversation:
+	case CodeNoSuchCall, CodeUnknownCheckpoint, CodeBadPath, CodeNoConversation, CodeUnknownBranch:
 		return http.StatusNotFound
 	case CodeStaleGeneration, CodeAmbiguousCheckpoint, CodeDuplicateLabel, CodeBusy, CodeConflict, CodeNothing, CodeUnrepairable, CodeBudget:
 		return http.StatusConflict

@@ -235,7 +235,18 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.fail(rec, r, err)
 		return
 	}
-	s.mux.ServeHTTP(rec, r)
+	s.mux.ServeHTTP(rec, r.WithContext(context.WithValue(r.Context(), branchKey{}, r.URL.Query().Get(branchQuery))))
+}
+
+type branchKey struct{}
+
+// branchQuery is the part of a query that names the branch.
+const branchQuery = "branch"
+
+// BranchOf returns the branch that the request of ctx names, "" when it names none.
+func BranchOf(ctx context.Context) string {
+	name, _ := ctx.Value(branchKey{}).(string)
+	return name
 }
 
 type statusWriter struct {

@@ -175,7 +175,8 @@ type Checkpoint struct {
 	Turn         string            `json:"turn,omitempty"`
 	ToolCall     string            `json:"tool_call,omitempty"`
 	Auto         bool              `json:"auto,omitempty"`
-	Seq          uint64            `json:"seq,omitempty"` // counts the checkpoints that share a layer
+	Branch       string            `json:"branch,omitempty"` // in which it was made
+	Seq          uint64            `json:"seq,omitempty"`    // counts the checkpoints that share a layer
 	Tool         *Tool             `json:"tool,omitempty"`
 	State        string            `json:"state,omitempty"`    // recorded, attached or rejected
 	Existing     bool              `json:"existing,omitempty"` // this revision had been recorded before
@@ -246,8 +247,8 @@ type Process struct {
 	Uses    []string `json:"uses"`
 }
 
-// LogRequest asks for the checkpoints, newest first. All includes dropped and
-// automatic ones, Ops the operation log; Limit 0 means no limit.
+// LogRequest asks for the checkpoints of a branch, newest first. All includes dropped and
+// automatic ones, and those of other branches; Ops the operation log; Limit 0 means no limit.
 type LogRequest struct {
 	Carried
 	All   bool `json:"all,omitempty"`
@@ -265,14 +266,15 @@ type Log struct {
 // Op is one record of the operation log. A movement that left a state in which nothing
 // had been changed says which layer that equals.
 type Op struct {
-	N     uint64    `json:"op"`
-	Kind  string    `json:"kind"`
-	From  uint64    `json:"from"`
-	To    uint64    `json:"to"`
-	Open  uint64    `json:"open"`
-	Same  *uint64   `json:"same,omitempty"`
-	Label string    `json:"label,omitempty"`
-	At    time.Time `json:"at"`
+	N      uint64    `json:"op"`
+	Kind   string    `json:"kind"`
+	Branch string    `json:"branch"`
+	From   uint64    `json:"from"`
+	To     uint64    `json:"to"`
+	Open   uint64    `json:"open"`
+	Same   *uint64   `json:"same,omitempty"`
+	Label  string    `json:"label,omitempty"`
+	At     time.Time `json:"at"`
 }
 
 // DiffRequest asks what differs between two states. An empty From is the latest
@@ -315,10 +317,12 @@ type UnmountRequest struct {
 	Force bool `json:"force,omitempty"`
 }
 
-// Unmounted is the answer to an UnmountRequest, sent when the mount is gone; the
-// daemon PID ends after what is in memory is on disk.
+// Unmounted is the answer to an UnmountRequest, sent when the mount is gone. After that of the
+// session's own, not of another branch, the daemon PID ends, once what is in memory is on disk.
 type Unmounted struct {
-	Mountpoint string `json:"mountpoint"`
-	Store      string `json:"store"`
-	PID        int    `json:"pid"`
+	Mountpoint string   `json:"mountpoint"`
+	Store      string   `json:"store"`
+	PID        int      `json:"pid"`
+	Branch     string   `json:"branch"`
+	Forks      []string `json:"forks"` // mount points of other branches that went with it
 }

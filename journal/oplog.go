@@ -12,13 +12,18 @@ import (
 // OpKind is what an operation did.
 type OpKind string
 
-// The kinds of operation. Rollback, undo and redo move the head.
+// The kinds of operation. Rollback, undo and redo move the head. A fork makes the branch, on top of
+// To; dropping it ends its history, and seals its head From. A merge wrote into Open what From, a
+// layer of another branch, has; To is what it put that on top of.
 const (
 	OpMount      OpKind = "mount"
 	OpCheckpoint OpKind = "checkpoint"
 	OpRollback   OpKind = "rollback"
 	OpUndo       OpKind = "undo"
 	OpRedo       OpKind = "redo"
+	OpFork       OpKind = "fork"
+	OpMerge      OpKind = "merge"
+	OpDropBranch OpKind = "drop_branch"
 )
 
 // ErrNothing is returned when there is nothing to undo or redo.
@@ -125,6 +130,8 @@ func (w *walk) apply(op Op) {
 		w.fold()
 		w.push(op.left())
 		w.low = len(w.undo)
+	case OpFork, OpDropBranch:
+		*w = walk{} // of another branch that had the name, nothing can be taken back
 	case OpUndo:
 		path := take(&w.undo, stepsOf(op, w.undo))
 		w.redo = append(w.redo, wayBack(op.left(), path)...)
@@ -255,6 +262,18 @@ func (j *Journal) Steps(branch string) (undo, redo int) {
 		undo, redo = len(w.undo), len(w.redo)
 	}
 	return undo, redo
+}
+
+// LastFork returns the operation that made branch; false for main, and what was never forked.
+func (j *Journal) LastFork(branch string) (Op, bool) {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	for i := len(j.ops) - 1; i >= 0; i-- {
+		if op := &j.ops[i]; op.Branch == branch && op.Kind == OpFork {
+			return *op, true
+		}
+	}
+	return Op{}, false
 }
 
 // Reachable returns the layers that undo and redo may lead to, of all branches, in no

@@ -40,8 +40,7 @@ func (t *Tree) Branch(name string) (*Branch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open branch %q: %w", name, err)
 	}
-	b := &Branch{View: *t.newView(h.layer), name: name, orphans: map[Ino]Layer{}}
-	b.branch = b
+	b := newBranch(name, t.newView(h.layer))
 	for _, load := range []func() error{b.sweepOrphans, b.countChanges} {
 		if err := load(); err != nil {
 			return nil, fmt.Errorf("open branch %q: %w", name, err)
@@ -52,6 +51,13 @@ func (t *Tree) Branch(name string) (*Branch, error) {
 	}
 	t.branches[name] = b
 	return b, nil
+}
+
+// newBranch is a branch that nobody knows of yet.
+func newBranch(name string, v *View) *Branch {
+	b := &Branch{View: *v, name: name, orphans: map[Ino]Layer{}}
+	b.branch = b
+	return b
 }
 
 func (t *Tree) firstLayer(name string) (Layer, error) {

@@ -36,8 +36,10 @@ func (t *Tree) bare(l Layer) *View {
 	return v
 }
 
-func (t *Tree) newView(l Layer) *View {
-	v := t.bare(l)
+func (t *Tree) newView(l Layer) *View { return t.bare(l).furnish() }
+
+// furnish makes v one that can look at objects.
+func (v *View) furnish() *View {
 	v.nodes, v.links = map[Ino]*node{}, map[Ino]map[NameKey]struct{}{}
 	v.root = &node{ino: RootIno, inb: true, typ: unix.S_IFDIR}
 	v.nodes[RootIno] = v.root

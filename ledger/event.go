@@ -29,6 +29,9 @@ const (
 	KindToolBegin    Kind = "tool_begin"
 	KindToolEnd      Kind = "tool_end"
 	KindFenced       Kind = "fenced"    // a call of an older generation was refused
+	KindFork         Kind = "fork"      // a branch was made
+	KindMerge        Kind = "merge"     // what another branch has was written into this one
+	KindDropBranch   Kind = "drop_branch"
 	KindRecovered    Kind = "recovered" // something was put right, or found wrong, after a crash
 )
 
@@ -37,7 +40,7 @@ func Kinds() []Kind {
 	return []Kind{
 		KindMount, KindUnmount, KindCheckpoint, KindRollback, KindUndo, KindRedo, KindSkippedNoop, KindVerification,
 		KindEscalation, KindPolicy, KindBudgetStop, KindCommit, KindExec, KindDrift, KindToolBegin, KindToolEnd,
-		KindFenced, KindRecovered,
+		KindFenced, KindFork, KindMerge, KindDropBranch, KindRecovered,
 	}
 }
 

@@ -15,18 +15,26 @@ func (s *Session) openAgentSide() error {
 	if s.memory, err = memory.Open(s.db); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
-	s.arrived = s.memory.Live(s.o.Branch)
-	s.life = lifePending
-	for name, v := range map[string]any{statePolicy: &s.policy, stateLastAuto: &s.lastAuto, stateLifecycle: &s.life} {
-		if err := s.loadState(name, v); err != nil {
-			return fmt.Errorf("open the store %s: %w", s.o.Store, err)
-		}
+	if err := s.loadBranchSide(); err != nil {
+		return err
 	}
 	if s.budget, err = openBudget(s); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
 	if err := s.openLedger(); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
+	}
+	return nil
+}
+
+// loadBranchSide loads what of it is the branch's own.
+func (s *Session) loadBranchSide() error {
+	s.arrived = s.memory.Live(s.o.Branch)
+	s.life = lifePending
+	for name, v := range map[string]any{statePolicy: &s.policy, stateLastAuto: &s.lastAuto, stateLifecycle: &s.life} {
+		if err := s.loadState(name, v); err != nil {
+			return fmt.Errorf("open branch %s of the store %s: %w", s.o.Branch, s.o.Store, err)
+		}
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func (s *Session) auditMissed() {
 // opEvent is the ledger's record of an operation.
 func (s *Session) opEvent(op *journal.Op) ledger.Event {
 	e := s.event(ledger.Kind(op.Kind))
-	e.Op, e.Label, e.Layer = op.N, op.Label, op.To
+	e.Branch, e.Op, e.Label, e.Layer = op.Branch, op.N, op.Label, op.To
 	entry, ok := s.journal.At(op.To)
 	if op.Kind == journal.OpCheckpoint { // several may share the layer
 		entry, ok = s.journal.Newest(op.To)

@@ -32,8 +32,11 @@ func (s *Session) barrier(ctx context.Context) error {
 func (s *Session) alive() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopping {
+	switch {
+	case s.stopping:
 		return &control.Error{Code: control.CodeStopping, Message: fmt.Sprintf("session %s is being unmounted", s.o.Name)}
+	case s.leaving:
+		return &control.Error{Code: control.CodeStopping, Message: fmt.Sprintf("branch %s is being unmounted", s.o.Branch)}
 	}
 	return nil
 }
@@ -133,8 +136,10 @@ func (s *Session) sealLocked(ctx context.Context, p sealing) (sealed, error) {
 		live, err = s.memory.StageLive(b, s.o.Branch, talk)
 		return err
 	}
+	s.layering.Lock()
+	defer s.layering.Unlock()
 	var err error
-	if p.shareLayer && s.branch.Clean() && s.branch.Parent() != layers.BaseLayer {
+	if p.shareLayer && s.mayShare() {
 		e.Layer = uint64(s.branch.Parent())
 		e.Seq, e.CreatedAt = s.journal.NextSeq(e.Layer), s.o.Now()
 		if at, ok := s.journal.At(e.Layer); ok {
@@ -183,6 +188,23 @@ func (s *Session) sealLocked(ctx context.Context, p sealing) (sealed, error) {
 	return sealed{entry: e, took: took}, nil
 }
 
+// mayShare reports whether a checkpoint of the present state can share the newest sealed
+// layer: nothing was changed since, and it is in no line but ours. (One that it shares with a
+// branch that is not mounted shows there, too.) Preconditions: s.heads is held.
+func (s *Session) mayShare() bool {
+	at := s.branch.Parent()
+	if !s.branch.Clean() || at == layers.BaseLayer {
+		return false
+	}
+	for _, b := range s.sessions() {
+		if b != s && b.line(uint64(at)) {
+			return false
+		}
+	}
+	e, ok := s.journal.At(uint64(at))
+	return !ok || e.Branch == s.o.Branch
+}
+
 func (s *Session) auditCheckpoint(e *journal.Entry, op uint64) {
 	event := s.event(ledger.KindCheckpoint)
 	event.Checkpoint, event.Label, event.Layer, event.Op = e.ID, e.Label, e.Layer, op
@@ -199,7 +221,7 @@ func wireCheckpoint(e *journal.Entry) control.Checkpoint {
 		CreatedAt: e.CreatedAt.UTC(), ChangedPaths: e.ChangedPaths,
 		Conversation: wireConversation(e.Conversation), Seq: e.Seq, Tool: (*control.Tool)(e.Tool),
 		Message: e.Message, Metadata: e.Metadata, Phase: e.Phase,
-		Turn: e.Turn, ToolCall: e.ToolCall, Auto: e.Auto,
+		Turn: e.Turn, ToolCall: e.ToolCall, Auto: e.Auto, Branch: e.Branch,
 	}
 }
 

@@ -82,7 +82,7 @@ func (s *Session) Attach(_ context.Context, r *control.CheckpointRef) (*control.
 	if err != nil {
 		return nil, err
 	}
-	if cur := s.journal.Attached(s.o.Branch); len(cur) == 0 || cur[len(cur)-1].ID != e.ID {
+	if cur := s.attached(); len(cur) == 0 || cur[len(cur)-1].ID != e.ID {
 		if err := s.decide(journal.Attach, &e); err != nil {
 			return nil, err
 		}
@@ -99,7 +99,7 @@ func (s *Session) Reject(_ context.Context, r *control.CheckpointRef) (*control.
 	if err := s.alive(); err != nil {
 		return nil, err
 	}
-	stack := s.journal.Attached(s.o.Branch)
+	stack := s.attached()
 	e, err := s.checkpointOf(r.Ref)
 	if err != nil { // a rollback that went past it frees a label, but not that of the current one
 		at := slices.IndexFunc(stack, func(a journal.Entry) bool { return a.Label == r.Ref && r.Ref != "" })
@@ -133,6 +133,8 @@ func (s *Session) Reject(_ context.Context, r *control.CheckpointRef) (*control.
 
 // decide records a decision. Preconditions: s.heads is held.
 func (s *Session) decide(kind journal.DecisionKind, e *journal.Entry) error {
+	s.layering.Lock()
+	defer s.layering.Unlock()
 	var b kv.Batch
 	b.UseReserve()
 	event := s.event(ledger.KindPolicy)
@@ -149,9 +151,15 @@ func (s *Session) decide(kind journal.DecisionKind, e *journal.Entry) error {
 	return nil
 }
 
+// attached lists the checkpoints of the branch that are attached, the current one last. Those of
+// a dropped branch that had its name are none of them.
+func (s *Session) attached() []journal.Entry {
+	return slices.DeleteFunc(s.journal.Attached(s.o.Branch), func(e journal.Entry) bool { return e.Layer < s.born })
+}
+
 // Current returns the checkpoint attached last.
 func (s *Session) Current(context.Context, *control.None) (*control.Checkpoint, error) {
-	stack := s.journal.Attached(s.o.Branch)
+	stack := s.attached()
 	if len(stack) == 0 {
 		return nil, &control.Error{Code: control.CodeUnknownCheckpoint, Message: "no checkpoint is attached"}
 	}

@@ -87,19 +87,40 @@ func (s *Session) Log(_ context.Context, r *control.LogRequest) (*control.Log, e
 			break
 		}
 		c := s.describeCheckpoint(&e)
-		c.Dropped = r.All && !s.line(e.Layer)
+		c.Dropped = r.All && !s.line(e.Layer) && !s.inAnyLine(e.Layer)
 		out.Checkpoints = append(out.Checkpoints, c)
 	}
 	if r.Ops {
-		for _, op := range s.journal.Ops(r.Limit) {
-			out.Ops = append(out.Ops, wireOp(&op))
+		for _, op := range s.journal.Ops(0) {
+			if r.Limit > 0 && len(out.Ops) == r.Limit {
+				break
+			}
+			if r.All || op.Branch == s.o.Branch {
+				out.Ops = append(out.Ops, wireOp(&op))
+			}
 		}
 	}
 	return out, nil
 }
 
+// inAnyLine reports whether a layer lies under the head of some branch that is mounted.
+func (s *Session) inAnyLine(l uint64) bool {
+	return slices.ContainsFunc(s.sessions(), func(b *Session) bool { return b.line(l) })
+}
+
+// requests counts the kernel's requests to all mounts, by opcode.
+func (s *Session) requests() map[string]uint64 {
+	sum := map[string]uint64{}
+	for _, b := range s.sessions() {
+		for op, n := range b.mount.Counters() {
+			sum[op] += n
+		}
+	}
+	return sum
+}
+
 func wireOp(op *journal.Op) control.Op {
-	out := control.Op{N: op.N, Kind: string(op.Kind), From: op.From, To: op.To, Open: op.Open, Label: op.Label, At: op.At.UTC()}
+	out := control.Op{N: op.N, Kind: string(op.Kind), Branch: op.Branch, From: op.From, To: op.To, Open: op.Open, Label: op.Label, At: op.At.UTC()}
 	if op.Untouched {
 		out.Same = &op.Same
 	}
@@ -252,7 +273,7 @@ func (s *Session) Lookup(name string) (layers.Layer, bool) {
 }
 
 func (s *Session) collect(m *control.Metrics) {
-	requests := s.mount.Counters()
+	requests := s.requests()
 	names := make([]string, 0, len(requests))
 	for op := range requests {
 		names = append(names, op)
@@ -269,6 +290,7 @@ func (s *Session) collect(m *control.Metrics) {
 	m.Add("rewindfs_head_move_paths_total", "counter", "Paths they changed.", float64(s.stats.rollbackPaths.Load()))
 	m.Add("rewindfs_generation", "gauge", "Generation of the session.", float64(s.record.Generation))
 	m.Add("rewindfs_changed_paths", "gauge", "Paths changed in the open layer.", float64(s.branch.Changed()))
+	m.Add("rewindfs_branches_mounted", "gauge", "Branches that are mounted.", float64(len(s.sessions())))
 	if n, err := s.storeBytes(); err == nil {
 		m.Add("rewindfs_store_bytes", "gauge", "Bytes of the store on disk.", float64(n))
 	}

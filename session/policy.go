@@ -31,24 +31,40 @@ const (
 // stateVersion is the version of these records. Higher ones are refused.
 const stateVersion = 1
 
+// stateKey is where the state of a branch that is called name is kept: that of main, and what is for all, under the name alone.
+func stateKey(branch, name string) []byte {
+	if branch != MainBranch && name != stateBudget {
+		name += "/" + branch
+	}
+	return kv.Meta(name)
+}
+
 // saveState keeps v under name, and records events of the change.
 func (s *Session) saveState(name string, v any, events ...ledger.Event) error {
-	b, err := json.Marshal(map[string]any{"v": stateVersion, "value": v})
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", name, err)
-	}
 	var batch kv.Batch
 	batch.UseReserve()
-	batch.Put(kv.Meta(name), b)
+	if err := s.stageState(&batch, name, v); err != nil {
+		return err
+	}
 	if err := s.applyOwing(&batch, events...); err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
 	}
 	return nil
 }
 
+// stageState adds to batch that v is kept under name.
+func (s *Session) stageState(batch *kv.Batch, name string, v any) error {
+	b, err := json.Marshal(map[string]any{"v": stateVersion, "value": v})
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", name, err)
+	}
+	batch.Put(stateKey(s.o.Branch, name), b)
+	return nil
+}
+
 // loadState reads what saveState kept into v, which stays as it is when there is nothing.
 func (s *Session) loadState(name string, v any) error {
-	b, ok, err := s.db.Get(kv.Meta(name))
+	b, ok, err := s.db.Get(stateKey(s.o.Branch, name))
 	if err != nil || !ok {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -38,20 +40,73 @@ const (
 // Record is what a store says about its session, for list and for the choice
 // of a session. Nothing of it is needed to open the store.
 type Record struct {
-	Format         int       `json:"format"`
-	Name           string    `json:"name"`
-	Branch         string    `json:"branch"`
-	Base           string    `json:"base"`
-	Mountpoint     string    `json:"mountpoint"`
-	MadeMountpoint bool      `json:"made_mountpoint"` // by us: remove it after unmounting
-	Over           bool      `json:"over"`            // the mount covers the base
-	CacheMode      string    `json:"cache_mode"`
-	AllowOther     bool      `json:"allow_other"`
-	State          string    `json:"state"`
-	PID            int       `json:"pid"`
-	Generation     uint64    `json:"generation"`
-	StartedAt      time.Time `json:"started_at"`
-	Version        string    `json:"version"`
+	Format         int          `json:"format"`
+	Name           string       `json:"name"`
+	Branch         string       `json:"branch"`
+	Base           string       `json:"base"`
+	Mountpoint     string       `json:"mountpoint"`
+	MadeMountpoint bool         `json:"made_mountpoint"` // by us: remove it after unmounting
+	Over           bool         `json:"over"`            // the mount covers the base
+	CacheMode      string       `json:"cache_mode"`
+	AllowOther     bool         `json:"allow_other"`
+	State          string       `json:"state"`
+	PID            int          `json:"pid"`
+	Generation     uint64       `json:"generation"`
+	StartedAt      time.Time    `json:"started_at"`
+	Version        string       `json:"version"`
+	Forks          []ForkRecord `json:"forks,omitempty"` // by branch
+}
+
+// ForkRecord is what a record says about a branch other than the session's own.
+type ForkRecord struct {
+	Branch         string `json:"branch"`
+	Mountpoint     string `json:"mountpoint"`
+	MountpointB64  string `json:"mountpoint_b64,omitempty"`
+	MadeMountpoint bool   `json:"made_mountpoint"`
+	Mounted        bool   `json:"mounted"`           // it is, while the session is: the next mount of the session brings it back
+	Problem        string `json:"problem,omitempty"` // why that failed the last time
+}
+
+// Mountpoints are the places where the session and its forks are mounted, or were when the record was written.
+func (r *Record) Mountpoints() []string {
+	out := []string{r.Mountpoint}
+	for _, f := range r.Forks {
+		if f.Mounted {
+			out = append(out, f.Mountpoint)
+		}
+	}
+	return out
+}
+
+// unmounted notes that nothing of the session is mounted any more. Mounted of a fork stays: it is to come back.
+func (r *Record) unmounted() {
+	r.State, r.PID, r.MadeMountpoint = StateUnmounted, 0, false
+	r.Forks = slices.Clone(r.Forks)
+	for i := range r.Forks {
+		r.Forks[i].MadeMountpoint = false
+	}
+}
+
+// fork returns the record of a branch, nil when there is none.
+func (r *Record) fork(branch string) *ForkRecord {
+	for i := range r.Forks {
+		if r.Forks[i].Branch == branch {
+			return &r.Forks[i]
+		}
+	}
+	return nil
+}
+
+// setFork replaces or adds the record of a branch.
+func (r *Record) setFork(f ForkRecord) {
+	forks := slices.DeleteFunc(slices.Clone(r.Forks), func(x ForkRecord) bool { return x.Branch == f.Branch })
+	r.Forks = append(forks, f)
+	slices.SortFunc(r.Forks, func(a, b ForkRecord) int { return strings.Compare(a.Branch, b.Branch) })
+}
+
+// dropFork forgets a branch.
+func (r *Record) dropFork(branch string) {
+	r.Forks = slices.DeleteFunc(slices.Clone(r.Forks), func(x ForkRecord) bool { return x.Branch == branch })
 }
 
 // recordFile is a Record in JSON. Paths that are not UTF-8 come as base64, too.
@@ -77,6 +132,12 @@ func ReadRecord(store string) (*Record, error) {
 	var errs [2]error
 	r.Base, errs[0] = control.PathName{Path: r.Base, PathB64: r.BaseB64}.Bytes()
 	r.Mountpoint, errs[1] = control.PathName{Path: r.Mountpoint, PathB64: r.MountpointB64}.Bytes()
+	for i := range r.Forks {
+		f := &r.Forks[i]
+		var err error
+		f.Mountpoint, err = control.PathName{Path: f.Mountpoint, PathB64: f.MountpointB64}.Bytes()
+		errs[1] = errors.Join(errs[1], err)
+	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("read the session record of %s: %w", store, err)
 	}
@@ -86,6 +147,10 @@ func ReadRecord(store string) (*Record, error) {
 // write puts r into the store, whole or not at all.
 func (r *Record) write(store string) error {
 	r.Format = recordFormat
+	r.Forks = slices.Clone(r.Forks) // copies of the record are read without the lock
+	for i := range r.Forks {
+		r.Forks[i].MountpointB64 = control.NameOf(r.Forks[i].Mountpoint).PathB64
+	}
 	b, err := json.MarshalIndent(recordFile{
 		Record: *r, BaseB64: control.NameOf(r.Base).PathB64, MountpointB64: control.NameOf(r.Mountpoint).PathB64,
 	}, "", "  ")

@@ -35,6 +35,7 @@ type pointer struct{ control.PathName }
 type Listed struct {
 	Record
 	Store string
+	Fork  bool // it is about another branch than the session's own, see At
 }
 
 // Socket is the path of the session's control socket.
@@ -166,7 +167,9 @@ func (r *Registry) List(ctx context.Context) ([]Listed, error) {
 	known := map[string]bool{}
 	for i := range all {
 		if all[i].Record.State != StateUnmounted {
-			known[all[i].Mountpoint] = true
+			for _, at := range all[i].Mountpoints() {
+				known[at] = true
+			}
 		}
 	}
 	mounts, err := Mounts()
@@ -188,19 +191,53 @@ func (r *Registry) List(ctx context.Context) ([]Listed, error) {
 	return all, nil
 }
 
-// Clean clears away what a dead daemon left of l: its mount, the mount point
-// if a daemon made it, and the word "mounted" in the record. The store stays.
+// Clean clears away what a dead daemon left of l: its mounts, the mount points
+// that a daemon made, and the word "mounted" in the record. The store stays.
 func Clean(l *Listed) error {
-	if _, err := ClearDead(l.Mountpoint); err != nil {
-		return err
-	}
-	if l.MadeMountpoint {
-		// ENOTEMPTY and the like only mean that it is somebody's by now.
-		if err := os.Remove(l.Mountpoint); err == nil {
-			l.MadeMountpoint = false
+	var errs []error
+	clear := func(at string, made bool) {
+		if _, err := ClearDead(at); err != nil {
+			errs = append(errs, err)
+		} else if made {
+			// ENOTEMPTY and the like only mean that it is somebody's by now.
+			_ = os.Remove(at)
 		}
 	}
+	clear(l.Mountpoint, l.MadeMountpoint)
+	for _, f := range l.Forks {
+		if f.Mounted {
+			clear(f.Mountpoint, f.MadeMountpoint)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
 	rec := l.Record
-	rec.State, rec.PID = StateUnmounted, 0
+	rec.unmounted()
+	l.MadeMountpoint = false
 	return rec.write(l.Store)
+}
+
+// CutOffAll is CutOff for all mounts of l.
+func CutOffAll(l *Listed) error {
+	var errs []error
+	for _, at := range l.Mountpoints() {
+		errs = append(errs, CutOff(at))
+	}
+	return errors.Join(errs...)
+}
+
+// At returns l as the session that shows this branch: the branch and mount point are its own. False when
+// the record knows of no such branch.
+func (l *Listed) At(branch string) (Listed, bool) {
+	out := *l
+	if branch == l.Branch {
+		return out, true
+	}
+	f := l.fork(branch)
+	if f == nil {
+		return out, false
+	}
+	out.Branch, out.Mountpoint, out.MadeMountpoint, out.Fork = branch, f.Mountpoint, f.MadeMountpoint, true
+	return out, true
 }

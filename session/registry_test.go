@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -131,12 +133,19 @@ func TestRecord(t *testing.T) {
 		t.Fatalf("none there: %v", err)
 	}
 	r := &Record{Name: "n", Base: "/b\xff", Mountpoint: "/\xfe", Generation: 3}
+	r.setFork(ForkRecord{Branch: "b", Mountpoint: "/b\xfd", Mounted: true, MadeMountpoint: true})
+	r.setFork(ForkRecord{Branch: "a", Mountpoint: "/a"})
+	r.setFork(ForkRecord{Branch: "c"})
+	r.dropFork("c")
 	if err := r.write(dir); err != nil {
 		t.Fatal(err)
 	}
 	got, err := ReadRecord(dir)
-	if err != nil || *got != *r {
+	if err != nil || !reflect.DeepEqual(got, r) {
 		t.Fatalf("%+v, %v", got, err)
+	}
+	if at := got.Mountpoints(); !slices.Equal(at, []string{"/\xfe", "/b\xfd"}) {
+		t.Fatalf("mount points: %q", at)
 	}
 	if err := os.WriteFile(filepath.Join(dir, recordName), []byte(`{"format":2}`), 0o600); err != nil {
 		t.Fatal(err)

@@ -130,6 +130,8 @@ func (s *Session) restoreMessages(ctx context.Context, to journal.Target, m move
 // moveTalk makes the conversations of c live and notes op, in one batch; with seal, the open
 // layer becomes the one that op left. Preconditions: s.heads is held.
 func (s *Session) moveTalk(op *journal.Op, c *restored, seal bool) error {
+	s.layering.Lock()
+	defer s.layering.Unlock()
 	var live func()
 	stage := func(b *kv.Batch) (err error) {
 		b.UseReserve()
@@ -255,6 +257,7 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 	live := func() {}
 	talk := false // the conversation moved, and no file
 	thaw := s.mount.Freeze()
+	s.layering.Lock()
 	moved, err := s.branch.MoveHead(m.target, m.touch, func(b *kv.Batch, mv layers.Moved) (err error) {
 		b.UseReserve() // going back must work on a full disk
 		o := s.opOf(m, mv)
@@ -270,18 +273,17 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 		live, err = s.memory.StageLive(b, s.o.Branch, m.conv.live)
 		return err
 	}, s.mount.Swapped)
+	if op.N != 0 && (err == nil || uint64(s.branch.HeadLayer()) == op.Open) { // applied, whatever came then
+		s.journal.Commit(nil, &op)
+		live()
+	}
+	s.layering.Unlock()
 	thaw()
 	if err != nil {
-		if op.N != 0 && uint64(s.branch.HeadLayer()) == op.Open {
-			s.journal.Commit(nil, &op) // applied all the same
-			live()
-		}
 		return nil, apiError(fmt.Errorf("move the head: %w", err))
 	}
 	switch {
 	case op.N != 0:
-		s.journal.Commit(nil, &op)
-		live()
 	case m.conv != nil && (m.kind != journal.OpRollback || !maps.Equal(m.conv.live, s.memory.Live(s.o.Branch))):
 		// No file moved, but the conversation did, or the steps led back to where they began.
 		op = s.opOf(m, moved)
@@ -376,6 +378,8 @@ func (s *Session) untouched(l layers.Layer) (bool, error) {
 }
 
 func (s *Session) noteOp(op journal.Op) error {
+	s.layering.Lock()
+	defer s.layering.Unlock()
 	var b kv.Batch
 	b.UseReserve()
 	op, err := s.journal.StageOp(&b, op)

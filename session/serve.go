@@ -2,10 +2,10 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -13,91 +13,71 @@ import (
 	"github.com/rewindfs/rewindfs/control"
 )
 
-// routes ties the calls of the control API to the session.
+// routes ties the calls of the control API to the sessions: each goes to that of the branch it names.
 func (s *Session) routes() {
-	v := s.server
-	control.Handle(v, "GET "+control.PathStatus, s.Status)
-	control.Handle(v, "POST "+control.PathLog, s.Log)
-	control.Handle(v, "POST "+control.PathCheckpoint, s.Checkpoint)
-	control.Handle(v, "POST "+control.PathRollback, s.Rollback)
-	control.Handle(v, "POST "+control.PathUndo, s.Undo)
-	control.Handle(v, "POST "+control.PathRedo, s.Redo)
-	control.Handle(v, "POST "+control.PathUnmount, s.Unmount)
-	control.HandleStream(v, "POST "+control.PathDiff, s.Diff)
-	control.HandleRaw(v, "GET "+control.PathFile, s.readFile)
-	control.HandleRaw(v, "PUT "+control.PathFile, s.writeFile)
-	control.HandleRaw(v, "GET "+control.PathMemory, s.getMemory)
-	control.HandleRaw(v, "PUT "+control.PathMemory, s.putMemory)
-	control.Handle(v, "POST "+control.PathToolBegin, s.ToolBegin)
-	control.Handle(v, "POST "+control.PathToolEnd, s.ToolEnd)
-	control.Handle(v, "POST "+control.PathToolReset, s.ToolReset)
-	control.Handle(v, "POST "+control.PathVerification, s.Verification)
-	control.Handle(v, "GET "+control.PathPolicy, s.Policy)
-	control.Handle(v, "POST "+control.PathPolicy, s.SetPolicy)
-	control.Handle(v, "GET "+control.PathBudget, s.Budget)
-	control.Handle(v, "POST "+control.PathBudget, s.SetBudget)
-	control.Handle(v, "POST "+control.PathAttach, s.Attach)
-	control.Handle(v, "POST "+control.PathReject, s.Reject)
-	control.Handle(v, "GET "+control.PathCurrent, s.Current)
-	control.Handle(v, "POST "+control.PathCollect, s.Collect)
-	control.Handle(v, "POST "+control.PathDelete, s.Delete)
-	v.HandleMetrics(s.collect)
+	handle(s, "GET "+control.PathStatus, (*Session).Status)
+	handle(s, "POST "+control.PathLog, (*Session).Log)
+	handle(s, "POST "+control.PathCheckpoint, (*Session).Checkpoint)
+	handle(s, "POST "+control.PathRollback, (*Session).Rollback)
+	handle(s, "POST "+control.PathUndo, (*Session).Undo)
+	handle(s, "POST "+control.PathRedo, (*Session).Redo)
+	handle(s, "POST "+control.PathUnmount, (*Session).Unmount)
+	handleStream(s, "POST "+control.PathDiff, (*Session).Diff)
+	handleRaw(s, "GET "+control.PathFile, (*Session).readFile)
+	handleRaw(s, "PUT "+control.PathFile, (*Session).writeFile)
+	handleRaw(s, "GET "+control.PathMemory, (*Session).getMemory)
+	handleRaw(s, "PUT "+control.PathMemory, (*Session).putMemory)
+	handle(s, "POST "+control.PathToolBegin, (*Session).ToolBegin)
+	handle(s, "POST "+control.PathToolEnd, (*Session).ToolEnd)
+	handle(s, "POST "+control.PathToolReset, (*Session).ToolReset)
+	handle(s, "POST "+control.PathVerification, (*Session).Verification)
+	handle(s, "GET "+control.PathPolicy, (*Session).Policy)
+	handle(s, "POST "+control.PathPolicy, (*Session).SetPolicy)
+	handle(s, "GET "+control.PathBudget, (*Session).Budget)
+	handle(s, "POST "+control.PathBudget, (*Session).SetBudget)
+	handle(s, "POST "+control.PathAttach, (*Session).Attach)
+	handle(s, "POST "+control.PathReject, (*Session).Reject)
+	handle(s, "GET "+control.PathCurrent, (*Session).Current)
+	handle(s, "POST "+control.PathCollect, (*Session).Collect)
+	handle(s, "POST "+control.PathDelete, (*Session).Delete)
+	handle(s, "POST "+control.PathFork, (*Session).Fork)
+	handle(s, "GET "+control.PathBranches, (*Session).Branches)
+	handle(s, "POST "+control.PathBranchMount, (*Session).MountBranch)
+	handle(s, "POST "+control.PathBranchDrop, (*Session).DropBranch)
+	s.server.HandleMetrics(s.collect)
 }
 
-// Unmount takes the mount away; Serve then ends the daemon. It refuses a mount that
-// is in use, naming by whom, unless it is to be lazy or forced.
-func (s *Session) Unmount(ctx context.Context, r *control.UnmountRequest) (*control.Unmounted, error) {
-	// No checkpoint or rollback may be half way.
-	s.heads.Lock()
-	defer s.heads.Unlock()
-	if err := control.StillWaits(ctx); err != nil {
-		return nil, err
-	}
-	var err error
-	if r.Force {
-		err = s.cutOff()
-	} else {
-		err = s.detach(r.Lazy)
-	}
-	switch {
-	case err == nil, s.gone():
-	case errors.Is(err, syscall.EINVAL): // detached before, by us or with umount -l
-	case errors.Is(err, syscall.EBUSY):
-		busy := s.othersIn(ctx)
-		if len(busy) == 0 {
-			busy = s.mount.Busy() // the command itself: it was started in the mount
+// handle serves pattern with fn, called on the session of the branch that the request names.
+func handle[Req, Res any](s *Session, pattern string, fn func(*Session, context.Context, *Req) (Res, error)) {
+	control.Handle(s.server, pattern, func(ctx context.Context, r *Req) (res Res, err error) {
+		b, err := s.branchNamed(control.BranchOf(ctx))
+		if err != nil {
+			return res, err
 		}
-		return nil, &control.Error{
-			Code: control.CodeBusy,
-			Message: fmt.Sprintf("%s is in use by %s: stop that and try again, or detach it with --lazy (open files go on working), or cut it off with --force",
-				s.o.Mountpoint, describeAll(busy)),
-			Details: map[string]any{"busy": wireProcesses(busy)},
-		}
-	default:
-		return nil, fmt.Errorf("unmount: %w", err)
-	}
-	s.setStopping("asked to unmount")
-	if r.Force {
-		select {
-		case s.cut <- struct{}{}:
-		default: // told already
-		}
-	}
-	return &control.Unmounted{Mountpoint: s.o.Mountpoint, Store: s.o.Store, PID: os.Getpid()}, nil
+		return fn(b, ctx, r)
+	})
 }
 
-// detach unmounts. When the mount has ended, umount(2) may still take seconds to drop
-// what the kernel remembers of a large tree; that is not waited for, as the daemon
-// would be gone before the answer.
-func (s *Session) detach(lazy bool) error {
-	done := make(chan error, 1)
-	go func() { done <- s.mount.Unmount(lazy) }()
-	select {
-	case err := <-done:
-		return err
-	case <-s.ended:
-		return nil
-	}
+// handleStream is handle for calls with an NDJSON answer.
+func handleStream[Req, Item, Res any](s *Session, pattern string, fn func(*Session, context.Context, *Req, *control.Stream[Item]) (Res, error)) {
+	control.HandleStream(s.server, pattern, func(ctx context.Context, r *Req, out *control.Stream[Item]) (res Res, err error) {
+		b, err := s.branchNamed(control.BranchOf(ctx))
+		if err != nil {
+			return res, err
+		}
+		return fn(b, ctx, r, out)
+	})
+}
+
+// handleRaw is handle for calls that write their answer themselves.
+func handleRaw(s *Session, pattern string, fn func(*Session, http.ResponseWriter, *http.Request) error) {
+	control.HandleRaw(s.server, pattern, func(w http.ResponseWriter, r *http.Request) error {
+		b, err := s.branchNamed(control.BranchOf(r.Context()))
+		if err != nil {
+			return err
+		}
+		return fn(b, w, r)
+	})
 }
 
 // Run is the daemon: it opens o, tells ready where it is, and serves until a signal or

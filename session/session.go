@@ -4,51 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
-	"github.com/rewindfs/rewindfs/cas"
 	"github.com/rewindfs/rewindfs/control"
 	"github.com/rewindfs/rewindfs/journal"
-	"github.com/rewindfs/rewindfs/kv"
 	"github.com/rewindfs/rewindfs/layers"
-	"github.com/rewindfs/rewindfs/ledger"
 	"github.com/rewindfs/rewindfs/memory"
 )
 
-// Session is one branch of one store, mounted and served.
+// Session is one branch of one store, mounted and served. The one that Open returns shows
+// the main branch, runs the daemon, and owns the sessions of the other branches.
 type Session struct {
-	o       Options
-	log     *slog.Logger
-	db      *kv.DB
-	chunks  *cas.Store
-	base    *layers.Base
-	tree    *layers.Tree
-	branch  *layers.Branch
-	journal *journal.Journal
-	memory  *memory.Store
-	ledger  *ledger.Ledger
-	budget  *budgetKeeper
-	mount   Mount
-	server  *control.Server
-	socket  net.Listener
-	record  Record
-	stats   stats
-	intake  *semaphore.Weighted // bytes of conversations that are being taken in
+	*store
+	o      Options // with the branch and the mount point of this one
+	branch *layers.Branch
+	mount  Mount
+	made   bool   // the mount point was made by us; of the session of Open, the record says it
+	born   uint64 // the first layer of the branch; 0 of main
 
 	// drifted is told of base objects that changed underneath; nil before there is a mount.
 	drifted atomic.Pointer[func(layers.Ino, *layers.NameKey)]
 
-	// heads admits one checkpoint or head movement at a time. It guards what follows.
+	// heads admits one checkpoint or head movement of the branch at a time. It guards what follows.
 	heads    sync.Mutex
 	calls    calls                         // tool calls under way
 	before   atomic.Pointer[journal.Entry] // in front of the tool call that began last; nil: none since the last movement
@@ -57,22 +39,11 @@ type Session struct {
 	lastAuto *control.AutoRolledBack
 	life     string         // see legalMoves
 	arrived  memory.Threads // the live conversations when the head got where it stands
+	thins    bool           // automatic checkpoints are being thinned out
 
-	shown      atomic.Pointer[agentSide] // by the last status
-	mountOp    uint64                    // number of the operation that this mount is
-	missed     []journal.Op              // operations that a crash kept from the ledger
-	unaudited  atomic.Int64              // events that could not be recorded
-	owes       atomic.Uint64             // lines owed to the ledger so far, see owe
-	thins      bool                      // automatic checkpoints are being thinned out
-	thinning   sync.Mutex                // held by the one who drops checkpoints; taken before heads
-	background sync.WaitGroup
-
-	cut chan struct{} // gets a token when the mount was cut off by force
-
-	mu       sync.Mutex
-	stopping bool          // guarded by mu
-	ended    chan struct{} // closed when the mount has
-	done     chan struct{} // closed at the end of Serve
+	shown   atomic.Pointer[agentSide] // by the last status
+	leaving bool                      // guarded by store.mu: the mount is being taken down
+	ended   chan struct{}             // closed when the mount has
 }
 
 // stats counts what the session did, for /metrics.
@@ -91,10 +62,8 @@ func Open(o Options) (opened *Session, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Session{
-		o: o, log: o.Logger, ended: make(chan struct{}), done: make(chan struct{}), cut: make(chan struct{}, 1),
-		intake: semaphore.NewWeighted(control.MaxMessages),
-	}
+	s := newSession(newStore(o.Logger), o)
+	s.served.Store(&[]*Session{s})
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.release())
@@ -113,166 +82,15 @@ func Open(o Options) (opened *Session, err error) {
 	if err := s.describe(old); err != nil {
 		return nil, err
 	}
-	return s, s.start()
+	return s, s.start(old)
 }
 
-// lockStore makes the store directory and takes its lock. What it returns of the
-// last session may be nil.
-func (s *Session) lockStore() (*Record, error) {
-	fresh := !isStore(s.o.Store)
-	if fresh {
-		// A base that does not exist must not leave a store behind.
-		if err := checkBase(s.o.Base); err != nil {
-			return nil, err
-		}
-	}
-	if err := makeStore(s.o.Store); err != nil {
-		return nil, badPath("%v", err)
-	}
-	if s.o.OpenLog != nil {
-		log, err := s.o.OpenLog(s.o.Store)
-		if err != nil {
-			return nil, err
-		}
-		s.log = log
-	}
-	db, err := s.openDB()
-	if err != nil {
-		return nil, storeError(s.o.Store, err)
-	}
-	s.db = db
-	old, err := ReadRecord(s.o.Store)
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			s.log.Warn("the last session's record is of no use", "error", err)
-		}
-		return nil, nil
-	}
-	return old, nil
-}
-
-// leaving is how long a daemon may take to end after its mount is gone.
-const leaving = 15 * time.Second
-
-// openDB opens the metadata of the store. A holder without a mount is waited for: it
-// is on its way out, as after umount(8), or about to mount. So is one that was killed and whose
-// last threads have not ended yet.
-func (s *Session) openDB() (*kv.DB, error) {
-	replay := cas.NewReplayCheck(s.o.Store) // after a power cut, a record may name bytes that never got to the disk
-	defer replay.Close()
-	for deadline := time.Now().Add(leaving); ; {
-		db, err := kv.Open(filepath.Join(s.o.Store, kvName), kv.Options{Logger: s.log, CheckReplay: replay.Check})
-		var held *kv.InUseError
-		if !errors.As(err, &held) || time.Now().After(deadline) {
-			return db, err
-		}
-		rec, recErr := ReadRecord(s.o.Store)
-		if recErr != nil {
-			return nil, err
-		}
-		if on, mountErr := s.o.mounted(rec.Mountpoint); on && !dying(held.PID) || mountErr != nil {
-			return nil, err
-		}
-		if werr := WaitExit(held.PID, leaving/200); werr != nil && !errors.Is(werr, ErrStillRunning) {
-			return nil, err
-		}
-	}
-}
-
-// storeError says what to do about a store that does not open.
-func storeError(store string, err error) error {
-	var held *kv.InUseError
-	switch {
-	case errors.As(err, &held):
-		msg := fmt.Sprintf("the store %s is held by the daemon with pid %d", store, held.PID)
-		rec, recErr := ReadRecord(store)
-		if recErr == nil && rec.PID == held.PID {
-			msg += fmt.Sprintf(", mounted at %s: work there, or stop it with: rewindfs unmount %s", rec.Mountpoint, rec.Mountpoint)
-		}
-		if recErr == nil && rec.State == StateStopping {
-			msg = fmt.Sprintf("the store %s is held by the daemon with pid %d, which was detached and still serves what is open: end that, or cut it off with: rewindfs unmount --force -s %s", store, held.PID, store)
-		}
-		return &control.Error{Code: control.CodeStoreHeld, Message: msg, Details: map[string]any{"pid": held.PID, "store": store}}
-	case errors.Is(err, kv.ErrNewerFormat):
-		return &control.Error{Code: control.CodeNewerStore, Message: fmt.Sprintf("the store %s cannot be opened: %v", store, err)}
-	}
-	return fmt.Errorf("open the store %s: %w", store, err)
-}
-
-// clearDead unmounts what a dead daemon of this store left, at its mount point and at ours.
-func (s *Session) clearDead(old *Record) error {
-	places := []string{s.o.Mountpoint}
-	if old != nil && old.Mountpoint != s.o.Mountpoint {
-		places = append(places, old.Mountpoint)
-	}
-	for _, p := range places {
-		cleared, err := ClearDead(p)
-		if err != nil {
-			return err
-		}
-		if cleared {
-			s.log.Warn("cleared the mount of a daemon that had died", "mountpoint", p)
-		}
-	}
-	if old != nil && old.MadeMountpoint && old.Mountpoint != s.o.Mountpoint {
-		s.removeMountpoint(old.Mountpoint)
-	}
-	return nil
-}
-
-func (s *Session) openTree() error {
-	if err := checkBase(s.o.Base); err != nil {
-		return err
-	}
-	var err error
-	if s.base, err = layers.OpenBase(s.o.Base); err != nil {
-		return badPath("cannot open the base: %v", err)
-	}
-	if err := s.claimBase(); err != nil {
-		return err
-	}
-	if s.chunks, err = cas.Open(s.o.Store, s.db, cas.Options{Logger: s.log}); err != nil {
-		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
-	}
-	// Chunks are on disk before records that name them.
-	s.db.SetBeforeFlush(s.chunks.Sync)
-	if s.tree, err = layers.Open(s.db, s.chunks, s.base, layers.Options{Logger: s.log, Now: s.o.Now, Drifted: s.noteDrift}); err != nil {
-		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
-	}
-	if s.branch, err = s.tree.Branch(s.o.Branch); err != nil {
-		return fmt.Errorf("open branch %s: %w", s.o.Branch, err)
-	}
-	if s.journal, err = journal.Open(s.db, s.o.Now); err != nil {
-		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
-	}
-	return s.openAgentSide()
-}
-
-func (s *Session) noteDrift(ino layers.Ino, name *layers.NameKey) {
-	if tell := s.drifted.Load(); tell != nil {
-		(*tell)(ino, name)
-	}
-}
-
-// describe raises the generation and fills in the record.
-func (s *Session) describe(old *Record) error {
-	gen, err := s.raiseGeneration()
-	if err != nil {
-		return err
-	}
-	s.record = Record{
-		Name: s.o.Name, Branch: s.o.Branch, Base: s.o.Base, Mountpoint: s.o.Mountpoint,
-		Over: s.o.Over, CacheMode: s.o.CacheMode, AllowOther: s.o.AllowOther,
-		State: StateMounted, PID: os.Getpid(), Generation: gen,
-		StartedAt: s.o.Now().UTC(), Version: s.o.Version,
-	}
-	// One that we made and could not remove, because the daemon died, is still ours.
-	s.record.MadeMountpoint = old != nil && old.MadeMountpoint && old.Mountpoint == s.o.Mountpoint
-	return nil
+func newSession(st *store, o Options) *Session {
+	return &Session{store: st, o: o, ended: make(chan struct{})}
 }
 
 // start mounts, and listens on the control socket.
-func (s *Session) start() error {
+func (s *Session) start(old *Record) error {
 	made, err := s.o.readyMountpoint()
 	if err != nil {
 		return err
@@ -286,7 +104,7 @@ func (s *Session) start() error {
 	if s.mount, err = s.o.Mount(s); err != nil {
 		return mountError(err)
 	}
-	if err := s.record.write(s.o.Store); err != nil {
+	if err := s.changeRecord(func(*Record) {}); err != nil {
 		return err
 	}
 	if err := NewRegistry(s.o.StateRoot).Add(s.o.Store); err != nil {
@@ -294,12 +112,11 @@ func (s *Session) start() error {
 		s.log.Warn("the session will not be listed", "error", err)
 	}
 	s.welcome()
+	s.watch()
+	s.bringBack()
 	s.log.Info("mounted", "base", s.o.Base, "mountpoint", s.o.Mountpoint, "generation", s.record.Generation, "cache", s.o.CacheMode, "version", s.o.Version)
 	return nil
 }
-
-// Record describes the session.
-func (s *Session) Record() Record { return s.record }
 
 // line tells whether a layer lies under the present head.
 func (s *Session) line(l uint64) bool { return s.branch.Ancestor(layers.Layer(l)) }
@@ -310,13 +127,10 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 	defer close(s.done)
 	served := make(chan error, 1)
 	go func() { served <- s.server.Serve(s.socket) }()
-	go func() {
-		s.mount.Wait()
-		close(s.ended)
-	}()
 	idle := time.NewTicker(idleEvery)
 	defer idle.Stop()
 	keeper := &memoryKeeper{}
+	cut := false
 	for done := false; !done; {
 		select {
 		case <-ctx.Done():
@@ -330,15 +144,27 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 			done = true
 		case <-s.cut:
 			s.awaitEnd()
-			done = true
+			done, cut = true, true
 		case err := <-served:
 			s.log.Error("the control API ended; work goes on without it", "error", err)
 			served = nil
 		case <-idle.C:
-			keeper.tick(s.mount.Counters())
+			keeper.tick(s.requests())
 		}
 	}
+	s.endForks(ctx, force, cut)
 	return s.release()
+}
+
+// watch has ended closed when the mount has.
+func (s *Session) watch() {
+	go func() {
+		s.mount.Wait()
+		close(s.ended)
+		if s.isFork() {
+			s.forkEnded()
+		}
+	}()
 }
 
 // gone reports whether the mount has ended.
@@ -361,8 +187,7 @@ func (s *Session) setStopping(why string) {
 		return
 	}
 	s.log.Info("stopping", "why", why)
-	s.record.State = StateStopping
-	if err := s.record.write(s.o.Store); err != nil {
+	if err := s.changeRecord(func(r *Record) { r.State = StateStopping }); err != nil {
 		s.log.Warn("the record does not say that the session is stopping", "error", err)
 	}
 }
@@ -442,8 +267,13 @@ func (s *Session) release() error {
 			s.log.Error(doing, "error", err)
 		}
 	}
-	if s.mount != nil && !s.gone() {
-		try("unmount", s.cutOff)
+	for _, b := range s.sessions() {
+		if b.mount != nil && !b.gone() {
+			try("unmount "+b.o.Mountpoint, b.cutOff)
+		}
+		if b.made {
+			b.removeMountpoint(b.o.Mountpoint)
+		}
 	}
 	if s.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closing)
@@ -465,11 +295,10 @@ func (s *Session) release() error {
 	}
 	if s.record.MadeMountpoint {
 		s.removeMountpoint(s.o.Mountpoint)
-		s.record.MadeMountpoint = false
 	}
 	if s.mount != nil {
-		s.record.State, s.record.PID = StateUnmounted, 0
-		if err := s.record.write(s.o.Store); err != nil {
+		err := s.changeRecord(func(r *Record) { r.unmounted() })
+		if err != nil {
 			s.log.Warn("the record still says that the session is mounted", "error", err)
 		}
 	}
@@ -486,11 +315,4 @@ func (s *Session) release() error {
 	}
 	s.log.Info("stopped")
 	return errors.Join(errs...)
-}
-
-// removeMountpoint removes a mount point that was made by us, if it is empty.
-func (s *Session) removeMountpoint(path string) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Info("the mount point stays", "path", path, "why", err)
-	}
 }

@@ -25,10 +25,12 @@ func (s *Session) dropCheckpoints(ctx context.Context, choose func() []journal.E
 		s.heads.Unlock()
 		return nil, nil
 	}
+	s.layering.Lock() // no other branch makes a layer either
 	locked := true
 	unlock := func() {
 		if locked {
 			locked = false
+			s.layering.Unlock()
 			s.heads.Unlock()
 		}
 	}
@@ -38,7 +40,11 @@ func (s *Session) dropCheckpoints(ctx context.Context, choose func() []journal.E
 	if err := s.removeEntries(gone); err != nil {
 		return nil, apiError(err)
 	}
-	stats, err := s.tree.Collect(ctx, s.needed(), layers.CollectOptions{Marked: unlock})
+	keep, err := s.needed()
+	if err != nil {
+		return nil, apiError(err)
+	}
+	stats, err := s.tree.Collect(ctx, keep, layers.CollectOptions{Marked: unlock})
 	if err == nil && stats.Bytes > 0 {
 		_, err = s.tree.Reclaim()
 	}
@@ -65,15 +71,18 @@ func (s *Session) removeEntries(gone []journal.Entry) error {
 	}
 	s.journal.CommitRemove(gone)
 	for i := range gone {
-		if last := s.before.Load(); last != nil && last.ID == gone[i].ID {
-			s.before.Store(nil)
+		for _, b := range s.sessions() {
+			if last := b.before.Load(); last != nil && last.ID == gone[i].ID {
+				b.before.CompareAndSwap(last, nil)
+			}
 		}
 	}
 	return nil
 }
 
-// needed lists the layers that a checkpoint, undo or redo may ask for. Preconditions: s.heads is held.
-func (s *Session) needed() []layers.Layer {
+// needed lists the layers that a checkpoint, undo, redo or merge, of any branch, may ask for. Preconditions:
+// s.layering is held, until the collection has marked what goes.
+func (s *Session) needed() ([]layers.Layer, error) {
 	var keep []layers.Layer
 	add := func(l uint64) {
 		if l := layers.Layer(l); l != layers.BaseLayer && s.tree.Has(l) {
@@ -86,7 +95,11 @@ func (s *Session) needed() []layers.Layer {
 	for _, l := range s.journal.Reachable() {
 		add(l)
 	}
-	return keep
+	forks, err := s.tree.Forks()
+	for _, l := range forks {
+		add(uint64(l))
+	}
+	return keep, err
 }
 
 // thinOut drops the automatic checkpoints that the policy does not keep, in the

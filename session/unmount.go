@@ -1,0 +1,199 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/rewindfs/rewindfs/control"
+)
+
+// Unmount takes the mount of a branch away. That of the session's own takes those of all
+// others along, and Serve then ends the daemon. It refuses while one of them is in use, naming by whom, unless it
+// is to be lazy or forced.
+func (s *Session) Unmount(ctx context.Context, r *control.UnmountRequest) (*control.Unmounted, error) {
+	s.forking.Lock()
+	defer s.forking.Unlock()
+	these := []*Session{s}
+	if !s.isFork() {
+		these = s.sessions()
+	}
+	// No checkpoint or rollback may be half way.
+	defer lockHeads(these)()
+	if err := control.StillWaits(ctx); err != nil {
+		return nil, err
+	}
+	if len(these) > 1 && !r.Force && !r.Lazy {
+		if err := s.nobodyIn(ctx, these); err != nil {
+			return nil, err
+		}
+	}
+	out := &control.Unmounted{Mountpoint: s.o.Mountpoint, Store: s.o.Store, PID: os.Getpid(), Branch: s.o.Branch, Forks: []string{}}
+	for _, b := range slices.Backward(these) { // our own goes last: with it the daemon ends
+		if err := b.unmount(ctx, r); err != nil {
+			if len(out.Forks) > 0 {
+				err = withNote(err, fmt.Sprintf(" (unmounted by now: %s)", strings.Join(out.Forks, ", ")))
+			}
+			return nil, err
+		}
+		if b != s {
+			out.Forks = append(out.Forks, b.o.Mountpoint)
+		}
+	}
+	if s.isFork() {
+		s.setLeaving()
+		s.log.Info("unmounting a branch", "branch", s.o.Branch, "mountpoint", s.o.Mountpoint)
+		return out, nil
+	}
+	s.setStopping("asked to unmount")
+	if r.Force {
+		select {
+		case s.cut <- struct{}{}:
+		default: // told already
+		}
+	}
+	return out, nil
+}
+
+// lockHeads keeps the heads of all these sessions where they are until the function that it returns is called.
+// Two callers cannot wait for each other: they lock in the order of the names.
+func lockHeads(these []*Session) (unlock func()) {
+	these = slices.Clone(these)
+	slices.SortFunc(these, func(a, b *Session) int { return strings.Compare(a.o.Branch, b.o.Branch) })
+	for _, b := range these {
+		b.heads.Lock()
+	}
+	return func() {
+		for _, b := range these {
+			b.heads.Unlock()
+		}
+	}
+}
+
+// unmount takes the mount of s alone away, as r says. Preconditions: s.heads is held.
+func (s *Session) unmount(ctx context.Context, r *control.UnmountRequest) error {
+	var err error
+	if r.Force {
+		err = s.cutOff()
+	} else {
+		err = s.detach(r.Lazy)
+	}
+	switch {
+	case err == nil, s.gone():
+	case errors.Is(err, syscall.EINVAL): // detached before, by us or with umount -l
+	case errors.Is(err, syscall.EBUSY):
+		busy := s.othersIn(ctx)
+		if len(busy) == 0 {
+			busy = s.mount.Busy() // the command itself: it was started in the mount
+		}
+		return inUse([]string{s.usedBy(busy)}, busy)
+	default:
+		return fmt.Errorf("unmount: %w", err)
+	}
+	return nil
+}
+
+// nobodyIn refuses when somebody uses the mount of one of these sessions: none of them is to go then.
+func (s *Session) nobodyIn(ctx context.Context, these []*Session) error {
+	var who []string
+	var all []Process
+	for _, b := range these {
+		if busy := b.mount.Busy(); len(busy) > 0 {
+			if others := b.othersIn(ctx); len(others) > 0 {
+				busy = others
+			}
+			who, all = append(who, b.usedBy(busy)), append(all, busy...)
+		}
+	}
+	if who == nil {
+		return nil
+	}
+	return inUse(who, all)
+}
+
+func (s *Session) usedBy(busy []Process) string {
+	return fmt.Sprintf("%s is in use by %s", s.o.Mountpoint, describeAll(busy))
+}
+
+func inUse(who []string, busy []Process) error {
+	return &control.Error{
+		Code: control.CodeBusy,
+		Message: strings.Join(who, "; ") +
+			": stop that and try again, or detach it with --lazy (open files go on working), or cut it off with --force",
+		Details: map[string]any{"busy": wireProcesses(busy)},
+	}
+}
+
+// withNote adds to the message of err, which keeps its code.
+func withNote(err error, note string) error {
+	var e *control.Error
+	if !errors.As(err, &e) {
+		return fmt.Errorf("%w%s", err, note)
+	}
+	return &control.Error{Code: e.Code, Message: e.Message + note, Details: e.Details}
+}
+
+// detach unmounts. When the mount has ended, umount(2) may still take seconds to drop
+// what the kernel remembers of a large tree; that is not waited for, as the daemon
+// would be gone before the answer.
+func (s *Session) detach(lazy bool) error {
+	done := make(chan error, 1)
+	go func() { done <- s.mount.Unmount(lazy) }()
+	select {
+	case err := <-done:
+		return err
+	case <-s.ended:
+		return nil
+	}
+}
+
+// endForks takes down the mounts of the other branches, after the session's own has gone. What is
+// open in them is served until it is closed, a signal comes, or they are cut off, as they are already
+// with cut. No new one can come.
+func (s *Session) endForks(ctx context.Context, force <-chan struct{}, cut bool) {
+	s.forking.Lock() // whoever was making one has made it
+	forks := s.sessions()[1:]
+	s.forking.Unlock()
+	gone := make(chan struct{}) // closed when they were cut off
+	if cut {
+		close(gone)
+	}
+	var wg sync.WaitGroup
+	for _, b := range forks {
+		wg.Go(func() {
+			if !cut && ctx.Err() == nil {
+				if err := b.detach(true); err != nil && !b.gone() && !errors.Is(err, syscall.EINVAL) {
+					s.log.Warn("detach the mount of a branch", "branch", b.o.Branch, "error", err)
+				}
+			}
+			select {
+			case <-b.ended:
+			case <-ctx.Done():
+				b.takeDown(force)
+			case <-gone:
+				b.awaitEnd()
+			}
+		})
+	}
+	all := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(all)
+	}()
+	for {
+		select {
+		case <-all:
+			return
+		case <-s.cut:
+			if !cut {
+				cut = true
+				close(gone)
+			}
+		}
+	}
+}

@@ -90,6 +90,24 @@ type rig struct {
 	stop  func() error // as a signal does
 	force chan struct{}
 	done  chan error
+
+	mu     sync.Mutex
+	forks  map[string]*fakeMount // guarded by mu: of the other branches
+	noFork error                 // of mounting one
+}
+
+// on is a client for a branch.
+func (r *rig) on(branch string) *rig {
+	return &rig{Client: &control.Client{Socket: r.Client.Socket, Branch: branch}, s: r.s, o: r.o}
+}
+
+func (r *rig) fork(t *testing.T, ref, branch string) *control.Forked {
+	t.Helper()
+	f, err := r.Fork(t.Context(), control.ForkRequest{Ref: ref, Branch: branch})
+	if err != nil {
+		t.Fatalf("fork %s at %q: %v", branch, ref, err)
+	}
+	return f
 }
 
 func testLogger(t *testing.T) *slog.Logger {
@@ -124,7 +142,16 @@ func start(t *testing.T, o Options) *rig {
 func tryStart(t *testing.T, o Options) (*rig, error) {
 	t.Helper()
 	m := newFakeMount()
-	o.Mount = func(*Session) (Mount, error) { return m, nil }
+	r := &rig{m: m, force: make(chan struct{}), done: make(chan error, 1), forks: map[string]*fakeMount{}}
+	o.Mount = func(s *Session) (Mount, error) {
+		if !s.isFork() {
+			return m, nil
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.forks[s.o.Branch] = newFakeMount()
+		return r.forks[s.o.Branch], r.noFork
+	}
 	if o.Logger == nil {
 		o.Logger = testLogger(t)
 	}
@@ -133,7 +160,7 @@ func tryStart(t *testing.T, o Options) (*rig, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &rig{s: s, m: m, o: s.o, force: make(chan struct{}), done: make(chan error, 1)}
+	r.s, r.o = s, s.o
 	r.Client = &control.Client{Socket: filepath.Join(s.o.Store, control.SocketName)}
 	go func() { r.done <- s.Serve(ctx, r.force) }()
 	r.stop = sync.OnceValue(func() error {
@@ -143,6 +170,12 @@ func tryStart(t *testing.T, o Options) (*rig, error) {
 	})
 	t.Cleanup(func() {
 		m.setBusy()
+		r.mu.Lock()
+		for _, f := range r.forks {
+			f.setBusy()
+			f.end()
+		}
+		r.mu.Unlock()
 		if err := r.stop(); err != nil {
 			t.Error(err)
 		}

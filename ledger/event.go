@@ -28,9 +28,9 @@ const (
 	KindDrift        Kind = "drift" // the base changed underneath
 	KindToolBegin    Kind = "tool_begin"
 	KindToolEnd      Kind = "tool_end"
-	KindFenced       Kind = "fenced"    // a call of an older generation was refused
-	KindFork         Kind = "fork"      // a branch was made
-	KindMerge        Kind = "merge"     // what another branch has was written into this one
+	KindFenced       Kind = "fenced" // a call of an older generation was refused
+	KindFork         Kind = "fork"   // a branch was made
+	KindMerge        Kind = "merge"  // what another branch has was written into this one
 	KindDropBranch   Kind = "drop_branch"
 	KindRecovered    Kind = "recovered" // something was put right, or found wrong, after a crash
 )

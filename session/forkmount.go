@@ -158,6 +158,9 @@ func (s *Session) MountBranch(_ context.Context, r *control.BranchMountRequest) 
 		return nil, badRequest("the name of the branch is missing")
 	}
 	if b, err := s.branchNamed(r.Branch); err == nil {
+		if b.alive() != nil {
+			return nil, conflict("branch %s was detached from %s and still serves what is open there: end that, or cut it off with: rewindfs unmount --force --branch %s", r.Branch, b.o.Mountpoint, r.Branch)
+		}
 		return nil, conflict("branch %s is mounted already, at %s", r.Branch, b.o.Mountpoint)
 	}
 	var place ForkRecord

@@ -30,7 +30,7 @@ type Options struct {
 	Mountpoint string // default: Base + ".rewind", or Base itself with Over
 	Store      string // default: DefaultStore
 	Name       string // default: the last part of Base
-	Branch     string // default: main, the only one so far
+	Branch     string // default: main
 	Over       bool   // mount on the base itself
 	AllowOther bool
 	CacheMode  string // default: through
@@ -106,7 +106,7 @@ func (o *Options) Check() error {
 		return badRequest("unknown cache mode %q: use %s or %s", o.CacheMode, CacheThrough, CacheWriteback)
 	}
 	if o.Branch != MainBranch {
-		return &control.Error{Code: control.CodeUnsupported, Message: fmt.Sprintf("there is no branch %q: this version has only %q", o.Branch, MainBranch)}
+		return &control.Error{Code: control.CodeUnsupported, Message: fmt.Sprintf("a mount of a session shows %q; for branch %q, mount the session and say: rewindfs branch mount %s", MainBranch, o.Branch, o.Branch)}
 	}
 	if err := checkName(o.Name); err != nil {
 		return err

@@ -35,7 +35,8 @@ type pointer struct{ control.PathName }
 type Listed struct {
 	Record
 	Store string
-	Fork  bool // it is about another branch than the session's own, see At
+	Fork  bool    // it is about another branch than the session's own, see At
+	whole *Record // of the session, when it is
 }
 
 // Socket is the path of the session's control socket.
@@ -230,14 +231,24 @@ func CutOffAll(l *Listed) error {
 // At returns l as the session that shows this branch: the branch and mount point are its own. False when
 // the record knows of no such branch.
 func (l *Listed) At(branch string) (Listed, bool) {
-	out := *l
-	if branch == l.Branch {
+	out := l.Session()
+	if branch == out.Branch {
 		return out, true
 	}
-	f := l.fork(branch)
-	if f == nil {
-		return out, false
+	whole := out.Record
+	out.Branch, out.Fork, out.whole = branch, true, &whole
+	f := whole.fork(branch)
+	if f != nil {
+		out.Mountpoint, out.MadeMountpoint = f.Mountpoint, f.MadeMountpoint
 	}
-	out.Branch, out.Mountpoint, out.MadeMountpoint, out.Fork = branch, f.Mountpoint, f.MadeMountpoint, true
-	return out, true
+	return out, f != nil
+}
+
+// Session is l as the whole session: it undoes At.
+func (l *Listed) Session() Listed {
+	out := *l
+	if l.whole != nil {
+		out.Record, out.Fork, out.whole = *l.whole, false, nil
+	}
+	return out
 }

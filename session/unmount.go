@@ -24,7 +24,32 @@ func (s *Session) Unmount(ctx context.Context, r *control.UnmountRequest) (*cont
 		these = s.sessions()
 	}
 	// No checkpoint or rollback may be half way.
-	defer lockHeads(these)()
+	unlock := lockHeads(these)
+	out, err := s.unmountAll(ctx, r, these)
+	unlock()
+	if err != nil {
+		return nil, err
+	}
+	if s.isFork() {
+		s.log.Info("unmounting a branch", "branch", s.o.Branch, "mountpoint", s.o.Mountpoint)
+		if s.setLeaving(); !r.Lazy || r.Force { // else it ends when the last file is closed
+			s.awaitEnd()
+			s.retire()
+		}
+		return out, nil
+	}
+	s.setStopping("asked to unmount")
+	if r.Force {
+		select {
+		case s.cut <- struct{}{}:
+		default: // told already
+		}
+	}
+	return out, nil
+}
+
+// unmountAll takes the mounts of these sessions away, ours last, as r says. Preconditions: their heads are held.
+func (s *Session) unmountAll(ctx context.Context, r *control.UnmountRequest, these []*Session) (*control.Unmounted, error) {
 	if err := control.StillWaits(ctx); err != nil {
 		return nil, err
 	}
@@ -43,18 +68,6 @@ func (s *Session) Unmount(ctx context.Context, r *control.UnmountRequest) (*cont
 		}
 		if b != s {
 			out.Forks = append(out.Forks, b.o.Mountpoint)
-		}
-	}
-	if s.isFork() {
-		s.setLeaving()
-		s.log.Info("unmounting a branch", "branch", s.o.Branch, "mountpoint", s.o.Mountpoint)
-		return out, nil
-	}
-	s.setStopping("asked to unmount")
-	if r.Force {
-		select {
-		case s.cut <- struct{}{}:
-		default: // told already
 		}
 	}
 	return out, nil
@@ -163,10 +176,11 @@ func (s *Session) endForks(ctx context.Context, force <-chan struct{}, cut bool)
 	if cut {
 		close(gone)
 	}
+	atOnce := cut
 	var wg sync.WaitGroup
 	for _, b := range forks {
 		wg.Go(func() {
-			if !cut && ctx.Err() == nil {
+			if !atOnce && ctx.Err() == nil {
 				if err := b.detach(true); err != nil && !b.gone() && !errors.Is(err, syscall.EINVAL) {
 					s.log.Warn("detach the mount of a branch", "branch", b.o.Branch, "error", err)
 				}

@@ -24,8 +24,18 @@ func registry() (*session.Registry, error) {
 }
 
 // choose picks the session that a command is about: the one said, else the one
-// whose mount or base holds the working directory, else the only one running.
+// whose mount or base holds the working directory, else the only one running. A mount point
+// says the branch, too, unless --branch does.
 func (a *app) choose(ctx context.Context) (*session.Listed, error) {
+	l, err := a.chooseMount(ctx)
+	if err != nil || a.branch == "" {
+		return l, err
+	}
+	b, _ := l.At(a.branch) // one that the record does not know of, the daemon may
+	return &b, nil
+}
+
+func (a *app) chooseMount(ctx context.Context) (*session.Listed, error) {
 	reg, err := registry()
 	if err != nil {
 		return nil, err
@@ -66,8 +76,11 @@ func chooseSaid(ctx context.Context, all []session.Listed, said string) (*sessio
 			path = said
 		}
 		for _, l := range all {
-			if path == l.Mountpoint || path == l.Base || path == l.Store {
+			switch f, isFork := forkAt(&l, path); {
+			case path == l.Mountpoint || path == l.Base || path == l.Store:
 				match = append(match, l)
+			case isFork:
+				match = append(match, f)
 			}
 		}
 		// A path in a mount or base stands for it, a mere word does not: a mistyped name
@@ -99,16 +112,44 @@ func holding(ctx context.Context, all []session.Listed, dir string) *session.Lis
 	depth, live := -1, false
 	for i := range all {
 		l := &all[i]
-		d := max(holds(l.Mountpoint, dir), holds(l.Base, dir))
+		od := max(holds(l.Mountpoint, dir), holds(l.Base, dir))
+		f, fd := forkHolding(l, dir)
+		d := max(od, fd)
 		if d < 0 || d < depth {
 			continue
 		}
 		runs := l.Record.State != session.StateUnmounted && l.Served(ctx)
 		if d > depth || runs && !live {
 			best, depth, live = l, d, runs
+			if fd > od {
+				best = &f
+			}
 		}
 	}
 	return best
+}
+
+// forkAt returns l as the session of the branch that is mounted at path.
+func forkAt(l *session.Listed, path string) (session.Listed, bool) {
+	for _, f := range l.Forks {
+		if f.Mounted && f.Mountpoint == path {
+			return l.At(f.Branch)
+		}
+	}
+	return session.Listed{}, false
+}
+
+// forkHolding returns l as the session of the branch whose mount holds dir, and how deep that is; -1 for none.
+func forkHolding(l *session.Listed, dir string) (session.Listed, int) {
+	var best session.Listed
+	depth := -1
+	for _, f := range l.Forks {
+		if d := holds(f.Mountpoint, dir); f.Mounted && d > depth {
+			best, _ = l.At(f.Branch)
+			depth = d
+		}
+	}
+	return best, depth
 }
 
 // holds returns how deep outer is when dir lies in it, -1 otherwise.
@@ -168,7 +209,7 @@ const answerWait = 10 * time.Second
 // connect returns a client for the chosen session.
 func (a *app) connect(ctx context.Context) (*control.Client, error) {
 	if a.client != nil {
-		a.client.Generation = a.generation
+		a.client.Generation, a.client.Branch = a.generation, a.branch
 		return a.client, nil
 	}
 	l, err := a.choose(ctx)
@@ -186,8 +227,13 @@ func (a *app) connect(ctx context.Context) (*control.Client, error) {
 }
 
 func (a *app) clientOf(l *session.Listed) *control.Client {
+	branch := ""
+	if l.Fork {
+		branch = l.Branch
+	}
 	return &control.Client{
 		Socket:     l.Socket(),
+		Branch:     branch,
 		Generation: a.generation,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			c, err := control.Dial(ctx, l.Socket())
@@ -201,6 +247,8 @@ func (a *app) clientOf(l *session.Listed) *control.Client {
 
 // remount is the command that brings a session back.
 func remount(l *session.Listed) string {
+	whole := l.Session()
+	l = &whole
 	cmd := "rewindfs mount " + show(l.Base)
 	switch {
 	case l.Over:

@@ -19,7 +19,7 @@ func (a *app) newLog() *cobra.Command {
 		Args:  exactly(0, "no argument"),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return a.runLog(cmd.Context(), r) },
 	}
-	cmd.Flags().BoolVar(&r.All, "all", false, "also those that a rollback dropped, and automatic ones")
+	cmd.Flags().BoolVar(&r.All, "all", false, "also those that a rollback dropped, those of other branches, and automatic ones")
 	cmd.Flags().BoolVar(&r.Ops, "ops", false, "the operations instead: checkpoints, rollbacks, undos")
 	cmd.Flags().IntVarP(&r.Limit, "limit", "n", 0, "at most so many (0: all)")
 	return cmd
@@ -69,13 +69,13 @@ func printLog(w io.Writer, log *control.Log) {
 }
 
 func printOps(w io.Writer, log *control.Log) {
-	rows := [][]string{{"OP", "TIME", "KIND", "LAYERS", "LABEL"}}
+	rows := [][]string{{"OP", "TIME", "KIND", "BRANCH", "LAYERS", "LABEL"}}
 	for _, op := range log.Ops {
 		layers := fmt.Sprintf("%d -> %d", op.From, op.To)
 		if op.Kind == "checkpoint" {
 			layers = fmt.Sprint(op.From)
 		}
-		rows = append(rows, []string{fmt.Sprint(op.N), when(op.At), op.Kind, layers, op.Label})
+		rows = append(rows, []string{fmt.Sprint(op.N), when(op.At), op.Kind, show(op.Branch), layers, op.Label})
 	}
 	table(w, rows)
 }

@@ -42,7 +42,7 @@ and all checkpoints, are there again.
 	f := cmd.Flags()
 	f.StringVar(&o.name, "name", "", "name of the session (default: the last part of BASE)")
 	f.StringVar(&o.store, "store", "", "where layers are kept (default: below $XDG_STATE_HOME/rewindfs)")
-	f.StringVar(&o.branch, "branch", "", "branch to show (only main so far)")
+	f.StringVar(&o.branch, "branch", "", "main, which a session always shows (others: fork, branch mount)")
 	f.BoolVar(&o.over, "over", false, "mount on BASE itself")
 	f.StringVar(&o.cache, "cache", "", "through: write(2) waits for the daemon; writeback: the kernel gathers writes (default through)")
 	f.BoolVar(&o.allowOther, "allow-other", false, "let other users in (needs user_allow_other in /etc/fuse.conf)")
@@ -251,9 +251,14 @@ func (a *app) report(ctx context.Context, so session.Options) error {
 		return fmt.Errorf("the daemon runs, but the mount at %s is %s; its log is %s", so.Mountpoint, state, filepath.Join(so.Store, "daemon.log"))
 	}
 	c := &control.Client{Socket: filepath.Join(so.Store, control.SocketName)}
+	defer c.Close()
 	st, err := c.Status(ctx)
 	if err != nil {
 		return fmt.Errorf("the daemon runs, but does not answer: %w", err)
+	}
+	forks, err := c.Branches(ctx)
+	if err != nil {
+		return fmt.Errorf("list the branches: %w", err)
 	}
 	return a.result(st, func(w io.Writer) {
 		fmt.Fprintf(w, "%s is at %s, writable; %s itself is never written.\n", show(st.Base), show(st.Mountpoint), baseWord(so))
@@ -267,6 +272,7 @@ func (a *app) report(ctx context.Context, so session.Options) error {
 		case st.ChangedPaths > 0:
 			fmt.Fprintf(w, "All is as you left it: %s changed, no checkpoint yet.\n", count(st.ChangedPaths, "path"))
 		}
+		printForks(w, forks.Branches)
 		if so.Over {
 			fmt.Fprintf(w, "Shells that were in it already must cd there again.\n")
 		}

@@ -18,17 +18,38 @@ import (
 
 // listed is a session as list prints it in JSON.
 type listed struct {
-	Session    string `json:"session"`
-	State      string `json:"state"` // live, dead, hanging, unmounted, orphaned
-	Base       string `json:"base"`
-	Mountpoint string `json:"mountpoint"`
-	Store      string `json:"store"`
-	Branch     string `json:"branch"`
-	PID        int    `json:"pid"`
-	Generation uint64 `json:"generation"`
+	Session    string       `json:"session"`
+	State      string       `json:"state"` // live, dead, hanging, unmounted, orphaned
+	Base       string       `json:"base"`
+	Mountpoint string       `json:"mountpoint"`
+	Store      string       `json:"store"`
+	Branch     string       `json:"branch"`
+	PID        int          `json:"pid"`
+	Generation uint64       `json:"generation"`
+	Forks      []listedFork `json:"forks"` // other branches of it
 
 	BaseB64       string `json:"base_b64,omitempty"`
 	MountpointB64 string `json:"mountpoint_b64,omitempty"`
+}
+
+// listedFork is a branch of a session other than its own, as far as the record knows.
+type listedFork struct {
+	Branch        string `json:"branch"`
+	State         string `json:"state"` // as of the session, or unmounted
+	Mountpoint    string `json:"mountpoint"`
+	MountpointB64 string `json:"mountpoint_b64,omitempty"`
+}
+
+func listForks(l *session.Listed) []listedFork {
+	out := []listedFork{}
+	for _, f := range l.Forks {
+		state := l.Record.State
+		if !f.Mounted || f.Problem != "" {
+			state = session.StateUnmounted
+		}
+		out = append(out, listedFork{Branch: f.Branch, State: state, Mountpoint: f.Mountpoint, MountpointB64: control.NameOf(f.Mountpoint).PathB64})
+	}
+	return out
 }
 
 func (a *app) newList() *cobra.Command {
@@ -69,7 +90,7 @@ func (a *app) runList(ctx context.Context, prune bool) error {
 		}
 		out = append(out, listed{
 			Session: l.Name, State: l.Record.State, Base: l.Base, Mountpoint: l.Mountpoint,
-			Store: l.Store, Branch: l.Branch, PID: l.PID, Generation: l.Generation,
+			Store: l.Store, Branch: l.Branch, PID: l.PID, Generation: l.Generation, Forks: listForks(&l),
 			BaseB64: control.NameOf(l.Base).PathB64, MountpointB64: control.NameOf(l.Mountpoint).PathB64,
 		})
 	}
@@ -90,6 +111,13 @@ func (a *app) runList(ctx context.Context, prune bool) error {
 			}
 			dead = dead || l.State == session.StateDead || l.State == session.StateOrphan
 			rows = append(rows, []string{name, l.State, mp, show(l.Base)})
+			for _, f := range l.Forks {
+				at := show(f.Mountpoint)
+				if f.State == session.StateUnmounted {
+					at = "-"
+				}
+				rows = append(rows, []string{"  branch " + show(f.Branch), f.State, at, ""})
+			}
 		}
 		table(w, rows)
 		for _, h := range hanging {
@@ -170,6 +198,7 @@ func printStatus(w io.Writer, st *control.Status) {
 		{"Session", fmt.Sprintf("%s (%s, generation %d, pid %d, since %s)", show(st.Session), st.State, st.Generation, st.PID, when(st.StartedAt))},
 		{"Base", show(st.Base)},
 		{"Mount", fmt.Sprintf("%s (cache: %s)", show(st.Mountpoint), st.CacheMode)},
+		{"Branch", show(st.Branch)},
 		{"Head", head},
 		{"Checkpoints", fmt.Sprintf("%d; %s", st.Checkpoints, back)},
 		{"Agent", describeAgent(st)},

@@ -27,8 +27,9 @@ func (a *app) newUnmount() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unmount [SESSION]",
 		Short: "Stop a session; everything is kept for the next mount",
-		Long: `Stop a session. Everything written and all checkpoints are kept; mount brings them back.
+		Long: `Stop a session. Everything written and all checkpoints are kept; mount brings them back, with the branches that were mounted.
 A mount in use is refused, with the names of who uses it. Also clears away the mount of a daemon that died.
+Of a fork, named by its mount point or with --branch, only the mount goes; branch mount brings it back.
 
 ` + exitHelp,
 		Args: between(0, 1, "at most one session"),
@@ -58,11 +59,13 @@ func (a *app) sessionArg(args []string) error {
 
 // unmounted is what unmount and destroy print as JSON.
 type unmounted struct {
-	Session    string `json:"session"`
-	Mountpoint string `json:"mountpoint"`
-	Store      string `json:"store"`
-	Cleaned    bool   `json:"cleaned"` // the daemon was gone already; its mount was cleared away
-	Ended      bool   `json:"ended"`   // the daemon has ended; false while a lazy one serves open files
+	Session    string   `json:"session"`
+	Mountpoint string   `json:"mountpoint"`
+	Store      string   `json:"store"`
+	Cleaned    bool     `json:"cleaned"` // the daemon was gone already; its mount was cleared away
+	Ended      bool     `json:"ended"`   // the daemon has ended; false while a lazy one serves open files
+	Branch     string   `json:"branch"`
+	Forks      []string `json:"forks"` // mount points of other branches that went with it
 }
 
 func (a *app) runUnmount(ctx context.Context, r control.UnmountRequest, argErr error) error {
@@ -81,11 +84,17 @@ func (a *app) runUnmount(ctx context.Context, r control.UnmountRequest, argErr e
 		return err
 	}
 	return a.result(u, func(w io.Writer) {
+		if l.Fork && !u.Cleaned {
+			fmt.Fprintf(w, "Unmounted branch %s at %s; everything is kept.\nBring it back with: rewindfs branch mount %s\n", show(u.Branch), show(u.Mountpoint), quoteArg(show(u.Branch)))
+			return
+		}
 		switch {
 		case u.Cleaned:
 			fmt.Fprintf(w, "The daemon was gone already; cleared away its mount at %s.\n", show(u.Mountpoint))
 		case !u.Ended:
 			fmt.Fprintf(w, "Detached %s; the daemon (pid %d) ends when the last open file is closed.\n", show(u.Mountpoint), l.PID)
+		case len(u.Forks) > 0:
+			fmt.Fprintf(w, "Unmounted %s, and %s; everything is kept.\n", show(u.Mountpoint), count(int64(len(u.Forks)), "fork"))
 		default:
 			fmt.Fprintf(w, "Unmounted %s; everything is kept.\n", show(u.Mountpoint))
 		}
@@ -95,11 +104,12 @@ func (a *app) runUnmount(ctx context.Context, r control.UnmountRequest, argErr e
 
 // stop ends the daemon of l, or clears away what a dead one left.
 func (a *app) stop(ctx context.Context, l *session.Listed, r control.UnmountRequest) (*unmounted, error) {
-	u := &unmounted{Session: l.Name, Mountpoint: l.Mountpoint, Store: l.Store, Ended: true}
+	u := &unmounted{Session: l.Name, Mountpoint: l.Mountpoint, Store: l.Store, Ended: true, Branch: l.Branch, Forks: []string{}}
 	switch l.State(ctx) {
 	case session.StateDead, session.StateUnmounted:
 		u.Cleaned = true
-		return u, session.Clean(l)
+		whole := l.Session()
+		return u, session.Clean(&whole)
 	case session.StateHanging:
 		return u, a.cutOff(l, r.Force)
 	}
@@ -116,6 +126,10 @@ func (a *app) stop(ctx context.Context, l *session.Listed, r control.UnmountRequ
 		return nil, err
 	}
 	c.Close()
+	if u.Forks = res.Forks; l.Fork {
+		u.Ended, u.Mountpoint = false, res.Mountpoint
+		return u, nil
+	}
 	wait := exitWait
 	if r.Lazy && !r.Force {
 		// Long enough for a mount that nobody uses.
@@ -138,7 +152,10 @@ func (a *app) cutOff(l *session.Listed, force bool) error {
 	if !force {
 		return errors.New(hangs(l))
 	}
-	cut := session.CutOff(l.Mountpoint)
+	if l.Fork {
+		return session.CutOff(l.Mountpoint) // the daemon is for others, too
+	}
+	cut := session.CutOffAll(l)
 	killed, err := session.EndHolder(l.Store, l.PID)
 	if err != nil || !killed {
 		return errors.Join(cut, err)
@@ -174,6 +191,10 @@ func (a *app) runDestroy(ctx context.Context, yes bool) error {
 	if err != nil {
 		return err
 	}
+	if l.Fork {
+		return usagef("destroy deletes the whole session %s, with all its branches: say so with: rewindfs destroy %s; for branch %s alone: rewindfs branch delete %s",
+			show(l.Name), quoteArg(show(l.Name)), show(l.Branch), quoteArg(show(l.Branch)))
+	}
 	state := l.State(ctx)
 	loss := a.lossOf(ctx, l, state)
 	if !yes {
@@ -186,7 +207,7 @@ func (a *app) runDestroy(ctx context.Context, yes bool) error {
 			return errors.New("nothing was deleted")
 		}
 	}
-	u := &unmounted{Session: l.Name, Mountpoint: l.Mountpoint, Store: l.Store, Ended: true}
+	u := &unmounted{Session: l.Name, Mountpoint: l.Mountpoint, Store: l.Store, Ended: true, Branch: l.Branch, Forks: []string{}}
 	if state != session.StateUnmounted {
 		if u, err = a.stop(ctx, l, control.UnmountRequest{}); err != nil {
 			return err

@@ -25,7 +25,7 @@ const (
 const exitHelp = `Exit codes:
   0   done
   1   other failure
-  2   no such session, or not mounted
+  2   no such session or branch, or not mounted
   3   bad or unknown checkpoint
   5   bad path
   6   conflict, or in use
@@ -37,7 +37,7 @@ const exitHelp = `Exit codes:
 // exitOf is what each failure of the control API exits with; others exit with 1.
 func exitOf(code control.Code) int {
 	switch code {
-	case control.CodeStopping, control.CodeNoSession:
+	case control.CodeStopping, control.CodeNoSession, control.CodeUnknownBranch:
 		return exitNoSession
 	case control.CodeUnknownCheckpoint, control.CodeAmbiguousCheckpoint, control.CodeBadLabel, control.CodeDuplicateLabel, control.CodeNoConversation:
 		return exitCheckpoint

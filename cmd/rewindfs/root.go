@@ -21,6 +21,7 @@ type app struct {
 	out, err io.Writer
 
 	session    string
+	branch     string // "": that of the mount that was chosen
 	json       bool
 	quiet      bool
 	generation *uint64 // nil: whichever
@@ -70,7 +71,8 @@ const rootHelp = `rewindfs shows a directory as it is, writable, and takes every
   rewindfs rollback stable     all files, and the conversation, as they were; undo brings the rest back
 
 A session is chosen by -s NAME|MOUNTPOINT|BASE or $REWINDFS_SESSION; else it is the one
-whose mount or base holds the working directory; else the only one running.
+whose mount or base holds the working directory; else the only one running. The mount point of a
+fork stands for that branch of its session; --branch names one, too.
 
 A checkpoint is named by its label, its id or 6 or more letters that begin it, latest,
 @{N} (N checkpoints before the latest), or base (before all checkpoints).
@@ -103,6 +105,7 @@ func (a *app) newRoot() *cobra.Command {
 	})
 	f := root.PersistentFlags()
 	f.StringVarP(&a.session, "session", "s", "", "session by name, mount point or base (default $REWINDFS_SESSION)")
+	f.StringVar(&a.branch, "branch", "", "branch of the session (default: that of the mount point given, or stood in)")
 	f.BoolVar(&a.json, "json", false, "print one JSON object")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing on stderr but errors")
 	generation := f.Uint64("generation", 0, "refuse to act on another generation of the session (default $REWINDFS_GENERATION)")
@@ -116,6 +119,7 @@ func (a *app) newRoot() *cobra.Command {
 	root.AddGroup(
 		&cobra.Group{ID: "session", Title: "Sessions:"},
 		&cobra.Group{ID: "time", Title: "Going back and forth:"},
+		&cobra.Group{ID: "branch", Title: "Side by side:"},
 		&cobra.Group{ID: "agent", Title: "Agents:"},
 		&cobra.Group{ID: "look", Title: "Looking:"},
 	)
@@ -127,6 +131,7 @@ func (a *app) newRoot() *cobra.Command {
 	}
 	add("session", a.newMount(), a.newUnmount(), a.newDestroy(), a.newList(), a.newStatus())
 	add("time", a.newCheckpoint(), a.newRollback(), a.newUndo(), a.newRedo())
+	add("branch", a.newFork(), a.newBranch())
 	add("agent", a.newMemory(), a.newTool(), a.newVerify(), a.newPolicy(), a.newBudget(), a.newLedger())
 	add("look", a.newLog(), a.newDiff(), a.newCat(), a.newRead(), a.newWrite())
 	root.AddCommand(newBenchCommand(a), a.newDoctor(), a.newVersion())

@@ -38,18 +38,36 @@ func (g *Guard) Check() {
 // mountMinor returns the device minor of what is mounted at dir, which is the
 // number of its FUSE connection.
 func mountMinor(dir string) (minor string, mounted bool) {
+	eachMount(func(at, m string) {
+		if at == dir {
+			minor, mounted = m, true
+		}
+	})
+	return minor, mounted
+}
+
+// eachMount calls fn with the mount point and the device minor of every mount.
+func eachMount(fn func(dir, minor string)) {
 	info, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return "", false
+		return
 	}
 	for line := range bytes.Lines(info) {
-		f := strings.Fields(string(line))
-		if len(f) > 4 && unescape(f[4]) == dir {
-			_, minor, _ = strings.Cut(f[2], ":")
-			mounted = true
+		if f := strings.Fields(string(line)); len(f) > 4 {
+			_, minor, _ := strings.Cut(f[2], ":")
+			fn(unescape(f[4]), minor)
 		}
 	}
-	return minor, mounted
+}
+
+// mountsBelow lists what is mounted below dir.
+func mountsBelow(dir string) (all []string) {
+	eachMount(func(at, _ string) {
+		if strings.HasPrefix(at, dir+"/") {
+			all = append(all, at)
+		}
+	})
+	return all
 }
 
 // unescape undoes the octal escapes of mountinfo.
@@ -116,8 +134,10 @@ func (m *Mount) Close() {
 		}
 	}
 	m.endDaemons()
-	for Mounted(m.Dir) {
-		Abort(m.Dir)
+	for left := mountsBelow(m.Top); len(left) > 0; left = mountsBelow(m.Top) {
+		for _, dir := range left { // forks, too
+			Abort(dir)
+		}
 	}
 	if m.guard != nil {
 		m.guard.Check()

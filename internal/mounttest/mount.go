@@ -103,6 +103,15 @@ func (m *Mount) Mount(args ...string) {
 	}
 }
 
+// Fork makes and mounts a branch that begins at a reference, and returns its mount. It goes with m.
+func (m *Mount) Fork(ref, branch string) *Mount {
+	m.T.Helper()
+	f := *m
+	f.Dir = filepath.Join(m.Top, "mnt "+branch)
+	m.OK("fork", ref, f.Dir, "--branch", branch)
+	return &f
+}
+
 // Unmount unmounts and waits for the daemon to be gone.
 func (m *Mount) Unmount() {
 	m.T.Helper()

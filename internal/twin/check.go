@@ -61,7 +61,7 @@ func Check(t *testing.T, seq Sequences, gen *rapid.Generator[[]Step], run func(t
 	for i := range seq.Count {
 		seed := seq.Seed + i
 		steps := gen.Example(seed)
-		msg := try(run, steps)
+		msg := Try(run, steps)
 		if msg == "" {
 			continue
 		}
@@ -75,8 +75,8 @@ func Check(t *testing.T, seq Sequences, gen *rapid.Generator[[]Step], run func(t
 	}
 }
 
-// try runs steps and returns how they fail, "" if they do not.
-func try(run func(TB, []Step), steps []Step) (msg string) {
+// Try runs steps and returns how they fail, "" if they do not.
+func Try(run func(TB, []Step), steps []Step) (msg string) {
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
@@ -100,7 +100,7 @@ func shorten(run func(TB, []Step), steps []Step, msg string) ([]Step, string) {
 		for at := 0; at+size <= len(steps) && runs < shortenRuns; {
 			without := append(append([]Step(nil), steps[:at]...), steps[at+size:]...)
 			runs++
-			if m := try(run, without); m != "" {
+			if m := Try(run, without); m != "" {
 				steps, msg = without, m
 			} else {
 				at += size

@@ -29,9 +29,14 @@ type subject struct {
 
 // newSubject takes a mount that shows its base.
 func newSubject(m *mounttest.Mount, label string) (*subject, error) {
+	return newSubjectAt(m, label, "base")
+}
+
+// newSubjectAt takes a mount that shows the checkpoint ref.
+func newSubjectAt(m *mounttest.Mount, label, ref string) (*subject, error) {
 	// A rollback of something ends what redo could lead to.
 	m.OK("write", "file", "x")
-	m.Rollback("base")
+	m.Rollback(ref)
 	d, err := fsops.NewDir(m.Dir)
 	s := &subject{Dir: d, m: m, label: label}
 	s.steps = s.undoSteps()

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/rewindfs/rewindfs/journal"
 	"github.com/rewindfs/rewindfs/kv"
@@ -33,12 +34,59 @@ func (s *Session) openLedger() error {
 	for _, f := range s.ledger.Found() {
 		s.log.Warn("the ledger needed a look", "found", f.String())
 	}
+	return s.findMissed()
+}
+
+// lateBy is how long after an operation of one branch those of others may have been recorded before it. A kernel
+// that takes a minute to forget what a rollback changed is slow.
+const lateBy = time.Hour
+
+// findMissed finds the operations that the ledger has not, newest first. In one branch they are recorded one by
+// one; so what is missing is newer than the last one recorded, or it is the last one of a branch that was overtaken by another.
+func (s *Session) findMissed() error {
 	last := s.ledger.LastOp()
-	for _, op := range s.journal.Ops(0) {
-		if op.N <= last {
-			break // newest first
+	var late []journal.Op
+	seen := map[string]bool{}
+	var newest time.Time
+	for _, op := range s.journal.Ops(0) { // newest first
+		if newest.IsZero() {
+			newest = op.At
 		}
-		s.missed = append(s.missed, op)
+		first := !seen[op.Branch]
+		seen[op.Branch] = true
+		switch {
+		case op.N > last:
+			s.missed = append(s.missed, op)
+		case newest.Sub(op.At) > lateBy:
+			return s.missLate(late)
+		case op.N < last && first:
+			late = append(late, op)
+		}
+	}
+	return s.missLate(late)
+}
+
+// missLate adds those of late, newest first, that the ledger has not to the missed ones.
+func (s *Session) missLate(late []journal.Op) error {
+	if len(late) == 0 {
+		return nil
+	}
+	have := map[uint64]bool{}
+	f := ledger.Filter{
+		Kinds: []ledger.Kind{ledger.KindMount, ledger.KindCheckpoint, ledger.KindRollback, ledger.KindUndo, ledger.KindRedo, ledger.KindFork, ledger.KindMerge, ledger.KindDropBranch},
+		Since: late[len(late)-1].At.Add(-lateBy),
+	}
+	err := ledger.Read(LedgerDir(s.o.Store), f, func(r *ledger.Record) error {
+		have[r.Op] = true
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for operations that the ledger has not: %w", err)
+	}
+	for _, op := range late {
+		if !have[op.N] {
+			s.missed = append(s.missed, op)
+		}
 	}
 	return nil
 }

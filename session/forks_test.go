@@ -12,7 +12,9 @@ import (
 	"testing"
 
 	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/journal"
 	"github.com/rewindfs/rewindfs/layers"
+	"github.com/rewindfs/rewindfs/ledger"
 )
 
 // branches are the names and states of all branches.
@@ -430,6 +432,36 @@ func TestCollectWithForks(t *testing.T) {
 	}
 	if l := r.s.tree.Common(heads[0].Layer, heads[1].Layer); l == layers.BaseLayer || !r.s.tree.Has(l) {
 		t.Fatalf("where the lines part, layer %d, is gone", l)
+	}
+}
+
+// An operation that a kill kept from the ledger is added at the next start, also when one of another
+// branch that came later was recorded.
+func TestLedgerCatchesUpWithBranches(t *testing.T) {
+	o := options(t)
+	r := start(t, o)
+	r.checkpoint(t, "c")
+	r.fork(t, "c", "try")
+	at := r.s.branch.HeadLayer()
+	if err := r.s.noteOp(journal.Op{Kind: journal.OpUndo, Branch: MainBranch, From: uint64(at), To: uint64(at), Open: uint64(at), Label: "killed"}); err != nil {
+		t.Fatal(err)
+	}
+	r.on("try").checkpoint(t, "later")
+	for range 2 {
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		r = start(t, o)
+		var found []string
+		for _, e := range r.events(t, ledger.KindUndo) {
+			found = append(found, fmt.Sprint(e.Label, " ", e.Branch, " ", e.Details["recovered"]))
+		}
+		if fmt.Sprint(found) != "[killed main true]" {
+			t.Fatalf("in the ledger: %q", found)
+		}
+		if n := len(r.events(t, ledger.KindFork)) + len(r.events(t, ledger.KindCheckpoint)); n != 3 {
+			t.Fatalf("%d lines of a fork and two checkpoints", n)
+		}
 	}
 }
 

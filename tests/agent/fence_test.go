@@ -28,7 +28,7 @@ type request struct {
 
 // reading are the routes that change nothing.
 var reading = []string{
-	"GET Status", "POST Log", "POST Diff", "GET File", "GET Memory", "GET Policy", "GET Budget", "GET Current",
+	"GET Status", "POST Log", "POST Diff", "GET File", "GET Memory", "GET Policy", "GET Budget", "GET Current", "GET Branches",
 }
 
 // mutating are requests that, in the state that prepare makes, would each change something.
@@ -56,6 +56,10 @@ func mutating(ids map[string]string) []request {
 		{route: "POST Rollback", path: control.PathRollback, body: `{"ref":"base"}`},
 		{route: "POST Verification", path: control.PathVerification, body: `{"command":"late","status":"fail","to":"` + ids["two"] + `"}`},
 		{route: "POST Checkpoint", path: control.PathCheckpoint, body: `{"label":"late","threads":{"main":` + staged + `}}`},
+		{route: "POST Fork", path: control.PathFork, body: `{"branch":"late"}`},
+		{route: "POST Fork", path: control.PathFork, body: `{"ref":"` + ids["two"] + `","branch":"late, too"}`},
+		{route: "POST BranchMount", path: control.PathBranchMount, body: `{"branch":"asleep"}`},
+		{route: "POST BranchDrop", path: control.PathBranchDrop, body: `{"branch":"asleep"}`},
 		{route: "POST Unmount", path: control.PathUnmount, body: `{"lazy":true}`},
 	}
 }
@@ -80,7 +84,13 @@ func prepare(r *rig) map[string]string {
 		ids[label] = c.ID
 		r.write("f", "after "+label)
 	}
-	_, err := r.c.SetPolicy(ctx, control.PolicyRequest{AutoRollback: &control.AutoRollback{On: []string{"exception"}, To: "two"}})
+	_, err := r.c.Fork(ctx, control.ForkRequest{Ref: "one", Branch: "asleep"})
+	check(err)
+	asleep := control.Client{Socket: r.c.Socket, Branch: "asleep"}
+	defer asleep.Close()
+	_, err = asleep.Unmount(ctx, control.UnmountRequest{})
+	check(err)
+	_, err = r.c.SetPolicy(ctx, control.PolicyRequest{AutoRollback: &control.AutoRollback{On: []string{"exception"}, To: "two"}})
 	check(err)
 	_, err = r.c.SetBudget(ctx, control.BudgetRequest{Limits: &control.Limits{InputTokens: 1e9}})
 	check(err)
@@ -129,6 +139,8 @@ func (r *rig) state() state {
 		budget.Used.WallMS = 0 // it goes on by itself
 	}
 	add("budget", budget, err)
+	branches, err := r.c.Branches(ctx)
+	add("branches", branches, err)
 	current, err := r.c.Current(ctx)
 	add("current", current, err)
 	st := r.status()

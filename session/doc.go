@@ -1,5 +1,8 @@
-// Package session is the daemon: it owns a store, shows one branch of it through a
-// mount, and answers the control API. It is the only package that knows all others.
+// Package session is the daemon: it owns a store, shows its branches through mounts, and
+// answers the control API. It is the only package that knows all others.
+//
+// A Session is one branch; what all branches share is in the store that it embeds. That of
+// Open shows main and runs the daemon; the others are its forks (forks.go, forkmount.go).
 //
 // # States
 //
@@ -12,10 +15,13 @@
 //
 // # Locks, in the order they are taken
 //
-//	Session.heads        one checkpoint or head movement at a time
-//	  layers.Tree.mu     taken inside of Seal and MoveHead
-//	    journal.Journal.mu   taken by what is staged into their batch
-//	Session.mu           state of the life cycle; innermost, held for no call
+//	store.forking            one change of the set of branches at a time
+//	  Session.heads          one checkpoint or head movement of a branch at a time; of several branches, by name
+//	    Mount.Freeze         of that branch
+//	      store.layering     layers and journal entries of all branches get their numbers one by one
+//	        layers.Tree.mu   taken inside of Seal and MoveHead
+//	          journal.Journal.mu   taken by what is staged into their batch
+//	store.mu, store.recordMu   state of the life cycle; innermost, held for no call
 //
 // The kernel is notified with heads held and none of the others: no request needs heads.
 //

@@ -323,7 +323,7 @@ func TestBadInputEndToEnd(t *testing.T) {
 		{exitPath, "is empty", []string{""}},
 		{exitPath, "is empty", []string{w.base, ""}},
 		{exitUsage, "cache mode", []string{w.base, "--cache", "fast"}},
-		{exitFailure, "only \"main\"", []string{w.base, "--branch", "dev"}},
+		{exitFailure, "branch mount dev", []string{w.base, "--branch", "dev"}},
 	} {
 		w.rewind(append([]string{"mount"}, c.args...)...).want(t, c.code, c.text)
 	}

@@ -54,7 +54,7 @@ func TestForkMainJob(t *testing.T) {
 	w.in(try, "rollback", "mine").want(t, 0)
 	w.same("cat $M/a.txt $M-try/a.txt", "main\ntry\n")
 	w.rewind("rollback", "mine").want(t, exitCheckpoint)
-	w.rewind("undo").want(t, exitFailure, "no rollback to undo")
+	w.rewind("undo").want(t, exitFailure, "to undo")
 	w.in(try, "undo").want(t, 0)
 	w.same("cat $M/a.txt $M-try/a.txt", "main\nlost\n")
 	w.in(try, "log").want(t, 0, "mine", "start")
@@ -73,7 +73,7 @@ func TestForkMainJob(t *testing.T) {
 
 	w.rewind("branch", "list").want(t, 0, "main", "try", "mounted", "start", try)
 	w.rewind("list").want(t, 0, "branch try", try)
-	w.rewind("doctor").want(t, 0, "none dead")
+	w.rewind("doctor").want(t, 0, "mounts")
 	w.rewind("ledger", "--event", "fork").want(t, 0, "try")
 	w.in(try, "destroy", "--yes").want(t, exitUsage, "all its branches", "branch delete try")
 	w.unmount()

@@ -288,16 +288,18 @@ func (b *Base) readDir(p string) ([]baseEntry, error) {
 
 // xattrPath returns a path by which the attributes of p can be read through no
 // descriptor of p itself, which a FIFO or an unreadable file would not give, and
-// the call that reads them. Call done afterwards.
+// the call that reads them. Call done afterwards. The path is one of the calling
+// thread: the first thread, which /proc/self means, may have other descriptors by now
+// (transport.Apart).
 func (b *Base) xattrPath(p string) (link string, get func(string, string, []byte) (int, error), done func(), err error) {
 	if p == "" {
-		return fmt.Sprintf("/proc/self/fd/%d", b.root), unix.Getxattr, func() {}, nil
+		return fmt.Sprintf("/proc/thread-self/fd/%d", b.root), unix.Getxattr, func() {}, nil
 	}
 	d, err := b.dir(path.Dir(p))
 	if err != nil {
 		return "", nil, nil, err
 	}
-	return fmt.Sprintf("/proc/self/fd/%d/%s", d.fd, path.Base(p)), unix.Lgetxattr, d.release, nil
+	return fmt.Sprintf("/proc/thread-self/fd/%d/%s", d.fd, path.Base(p)), unix.Lgetxattr, d.release, nil
 }
 
 // xattrs returns every extended attribute of the object at p.

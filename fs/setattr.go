@@ -49,8 +49,9 @@ func (f *FS) wanted(ino layers.Ino, in *fuse.SetAttrIn) (layers.SetAttr, error) 
 	if in.Valid&fuse.FATTR_GID != 0 {
 		s.GID = &in.Gid
 	}
-	if s.UID != nil || s.GID != nil {
-		// Whoever does it, a change of owner takes privileges away. The kernel relies on us.
+	if s.UID != nil || s.GID != nil || in.Valid&^fuse.FATTR_CTIME == 0 {
+		// Whoever does it, a change of owner takes privileges away. The kernel relies on us. A request
+		// that sets nothing is one as well: chown(2) with -1 for both.
 		a, err := f.branch.Getattr(ino)
 		if err != nil {
 			return s, err

@@ -152,11 +152,21 @@ func (x *examiner) afterPowerCut() (resume, error) {
 	if err := w.run(); err != nil {
 		return r, err
 	}
-	if !w.anchored {
+	switch {
+	case !w.anchored:
 		w = &walk{x: x, file: h.file - 1, anchored: h.file == 2, want: h.Head}
 		w.tip.Hash = x.genesis
 		if err := w.run(); err != nil {
 			return r, err
+		}
+	case w.tip.Seq == 0 && h.Seq > 0:
+		// After damage the first file may begin in the middle of the chain.
+		again := &walk{x: x, file: w.file, want: h.Head}
+		if err := again.run(); err != nil {
+			return r, err
+		}
+		if again.anchored {
+			w = again
 		}
 	}
 	switch {

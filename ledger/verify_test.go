@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -194,12 +195,23 @@ func rounds(t *testing.T, n int) int {
 	return n
 }
 
-// seeded makes a random source whose seed is told when the test fails.
+// seeded makes a random source: with seed 1, or what REWINDFS_TEST_SEED says, a number
+// or "fresh". The seed is told when the test fails.
 func seeded(t *testing.T) *rand.Rand {
-	seed := rand.Uint64()
+	seed := uint64(1)
+	switch v := os.Getenv("REWINDFS_TEST_SEED"); v {
+	case "":
+	case "fresh":
+		seed = rand.Uint64()
+	default:
+		var err error
+		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {
+			t.Fatalf("REWINDFS_TEST_SEED: %v", err)
+		}
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("seed %d", seed)
+			t.Logf("repeat it with REWINDFS_TEST_SEED=%d", seed)
 		}
 	})
 	return rand.New(rand.NewPCG(seed, 0))
@@ -282,6 +294,36 @@ func TestEditsOfAnOpenLedgerAreFound(t *testing.T) {
 		writeTree(t, dir, tr, whole)
 	}
 	mustVerify(t, dir, 50)
+}
+
+// That all files were removed stays visible when the machine goes down before the note
+// about it is on the disk: the first file then begins in the middle of the chain.
+func TestRemovedFilesAndPowerCut(t *testing.T) {
+	dir, head := closedLedger(t)
+	files, err := listFiles(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range files {
+		if err := os.Remove(filepath.Join(dir, fileName(n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	edit(t, dir, headName, func(string) string { return "" })
+	for i, boot := range []string{"boot-1", "boot-2", "boot-3"} {
+		l, err := Open(dir, testStore, Options{BootID: boot, Expect: head})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := len(l.Found()) > 0; found != (i == 0) {
+			t.Errorf("start %d found %v", i, l.Found())
+		}
+		appendN(t, l, 1)
+		kill(t, l)
+		if r := verify(t, dir); r.OK() {
+			t.Errorf("start %d: nothing is wrong any more\n%q", i, readTree(t, dir))
+		}
+	}
 }
 
 // Damage stays visible after daemons have opened the ledger and appended to it.

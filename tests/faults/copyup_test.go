@@ -142,7 +142,7 @@ func TestCopyUpOfMetadataKeepsTheRest(t *testing.T) {
 		ok(t, os.Lchown(j(q, "chown"), -1, -1))
 		ok(t, os.Link(j(q, "link"), j(q, "link2")))
 		ok(t, unix.Rename(j(q, "rename"), j(q, "renamed")))
-		for n, mode := range map[string]uint32{"chmod": 0o4711, "utimes": 0o4755, "xattr": 0o4755, "link": 0o4755, "renamed": 0o4755} {
+		for n, mode := range map[string]uint32{"chmod": 0o4711, "chown": 0o755, "utimes": 0o4755, "xattr": 0o4755, "link": 0o4755, "renamed": 0o4755} {
 			content(t, j(q, n), "content of "+strings.Replace(n, "renamed", "rename", 1))
 			st := stat(t, j(q, n))
 			is(t, "mtime of "+n, mtime(st), fstree.TimeOf(t0))

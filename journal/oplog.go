@@ -13,8 +13,7 @@ import (
 type OpKind string
 
 // The kinds of operation. Rollback, undo and redo move the head. A fork makes the branch, on top of
-// To; dropping it ends its history, and seals its head From. A merge wrote into Open what From, a
-// layer of another branch, has; To is what it put that on top of.
+// To; dropping it ends its history, and seals its head From.
 const (
 	OpMount      OpKind = "mount"
 	OpCheckpoint OpKind = "checkpoint"
@@ -22,7 +21,6 @@ const (
 	OpUndo       OpKind = "undo"
 	OpRedo       OpKind = "redo"
 	OpFork       OpKind = "fork"
-	OpMerge      OpKind = "merge"
 	OpDropBranch OpKind = "drop_branch"
 )
 

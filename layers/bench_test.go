@@ -85,16 +85,22 @@ func BenchmarkWrite1M(b *testing.B) {
 	}
 }
 
-// BenchmarkLookupBase finds files of a directory of the base that were never seen before.
-func BenchmarkLookupBase(b *testing.B) {
+// emptyFiles is a base of n files, f0 and so on.
+func emptyFiles(b *testing.B, n int) string {
+	b.Helper()
 	base := b.TempDir()
-	const n = 2000
 	for i := range n {
 		if err := os.WriteFile(filepath.Join(base, fmt.Sprintf("f%d", i)), nil, 0o644); err != nil {
 			b.Fatal(err)
 		}
 	}
-	_, br := benchStore(b, base)
+	return base
+}
+
+// BenchmarkLookupBase finds files of a directory of the base that were never seen before.
+func BenchmarkLookupBase(b *testing.B) {
+	const n = 2000
+	_, br := benchStore(b, emptyFiles(b, n))
 	for i := 0; b.Loop(); i++ {
 		a, err := br.Lookup(RootIno, fmt.Sprintf("f%d", i%n))
 		if err != nil {
@@ -209,13 +215,7 @@ func BenchmarkReadBase(b *testing.B) {
 
 // BenchmarkListBase lists a directory of the base with 2,000 files.
 func BenchmarkListBase(b *testing.B) {
-	base := b.TempDir()
-	for i := range 2000 {
-		if err := os.WriteFile(filepath.Join(base, fmt.Sprintf("f%d", i)), nil, 0o644); err != nil {
-			b.Fatal(err)
-		}
-	}
-	_, br := benchStore(b, base)
+	_, br := benchStore(b, emptyFiles(b, 2000))
 	for b.Loop() {
 		n := 0
 		if err := br.ReadDir(RootIno, 0, func(Entry) bool { n++; return true }); err != nil || n != 2000 {
@@ -226,14 +226,8 @@ func BenchmarkListBase(b *testing.B) {
 
 // BenchmarkUnlinkBase deletes files of the base.
 func BenchmarkUnlinkBase(b *testing.B) {
-	base := b.TempDir()
 	const n = 2000
-	for i := range n {
-		if err := os.WriteFile(filepath.Join(base, fmt.Sprintf("f%d", i)), nil, 0o644); err != nil {
-			b.Fatal(err)
-		}
-	}
-	_, br := benchStore(b, base)
+	_, br := benchStore(b, emptyFiles(b, n))
 	s, err := br.Seal(nil)
 	if err != nil {
 		b.Fatal(err)

@@ -30,7 +30,6 @@ const (
 	KindToolEnd      Kind = "tool_end"
 	KindFenced       Kind = "fenced" // a call of an older generation was refused
 	KindFork         Kind = "fork"   // a branch was made
-	KindMerge        Kind = "merge"  // what another branch has was written into this one
 	KindDropBranch   Kind = "drop_branch"
 	KindRecovered    Kind = "recovered" // something was put right, or found wrong, after a crash
 )
@@ -40,7 +39,7 @@ func Kinds() []Kind {
 	return []Kind{
 		KindMount, KindUnmount, KindCheckpoint, KindRollback, KindUndo, KindRedo, KindSkippedNoop, KindVerification,
 		KindEscalation, KindPolicy, KindBudgetStop, KindCommit, KindExec, KindDrift, KindToolBegin, KindToolEnd,
-		KindFenced, KindFork, KindMerge, KindDropBranch, KindRecovered,
+		KindFenced, KindFork, KindDropBranch, KindRecovered,
 	}
 }
 

@@ -80,7 +80,7 @@ func (s *Session) removeEntries(gone []journal.Entry) error {
 	return nil
 }
 
-// needed lists the layers that a checkpoint, undo, redo or merge, of any branch, may ask for. Preconditions:
+// needed lists the layers that a checkpoint, undo or redo, of any branch, may ask for. Preconditions:
 // s.layering is held, until the collection has marked what goes.
 func (s *Session) needed() ([]layers.Layer, error) {
 	var keep []layers.Layer

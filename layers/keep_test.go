@@ -467,28 +467,40 @@ func TestBuilt(t *testing.T) {
 	check()
 }
 
-// What the daemon may not read it need not keep: whoever looks gets the error that he got before.
-func TestKeepUnreadable(t *testing.T) {
+// withoutRights runs f on a thread that may not read what its owner may not, as root else does.
+func withoutRights(t *testing.T, f func() error) error {
+	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("takes root, to be somebody else for a while")
-	}
-	s := newStore(t, sampleBase(t))
-	s.ok(os.Chmod(s.base, 0o755))
-	s.ok(os.Chmod(filepath.Join(s.base, "README"), 0))
-	s.ok(os.MkdirAll(filepath.Join(s.base, "secret/in"), 0o711))
-	s.ok(os.Chmod(filepath.Join(s.base, "secret"), 0o700))
-	s.write("pack", string(noise(1, slotSize))) // so that there is one
-	for _, dir := range []string{filepath.Dir(s.dir), s.dir} {
-		s.ok(os.Chmod(dir, 0o755))
-	}
-	for _, dir := range []string{"packs", "log"} { // which a sync opens
-		s.ok(os.Chmod(filepath.Join(s.dir, dir), 0o755))
+		return f()
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	s.ok(unix.Setfsuid(65534))
-	_, err := s.tree.KeepBase(context.Background(), []string{"README", "secret", "src"}, nil)
-	s.ok(errors.Join(err, unix.Setfsuid(0)))
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var was, now [2]unix.CapUserData
+	if err := unix.Capget(&header, &was[0]); err != nil {
+		t.Fatal(err)
+	}
+	now = was
+	now[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+	if err := unix.Capset(&header, &now[0]); err != nil {
+		t.Fatal(err)
+	}
+	err := f()
+	return errors.Join(err, unix.Capset(&header, &was[0]))
+}
+
+// What the daemon may not read it need not keep: whoever looks gets the error that he got before.
+func TestKeepUnreadable(t *testing.T) {
+	s := newStore(t, sampleBase(t))
+	secret := filepath.Join(s.base, "secret")
+	s.ok(os.Chmod(filepath.Join(s.base, "README"), 0))
+	s.ok(os.MkdirAll(filepath.Join(secret, "in"), 0o711))
+	s.ok(os.Chmod(secret, 0))
+	s.ok(withoutRights(t, func() error {
+		_, err := s.tree.KeepBase(context.Background(), []string{"README", "secret", "src"}, nil)
+		return err
+	}))
+	s.ok(os.Chmod(secret, 0o700))
 	s.ok(put("README", "mine now")(s.base))
 	s.change(del("src"))
 	ino := s.ino("README")

@@ -26,6 +26,10 @@ const (
 	logName    = "daemon.log"
 )
 
+// ours are the names of all that this program puts into a store directory, in the order of
+// removal: as long as the record is there, the store can be named and destroyed again.
+var ours = []string{packsName, ledgerName, kvName, logName, logName + oldLogSuffix, control.SocketName, recordName + ".tmp", recordName}
+
 // recordFormat is the version of Record that this program writes.
 const recordFormat = 1
 
@@ -216,7 +220,9 @@ func makeStore(store string) error {
 	if err != nil {
 		return fmt.Errorf("look at the store %s: %w", store, err)
 	}
-	if len(entries) > 0 && !isStore(store) {
+	// Another mount, or one that was killed, may have come no further than its log.
+	foreign := slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !slices.Contains(ours, e.Name()) })
+	if foreign && !isStore(store) {
 		return fmt.Errorf("%s is neither empty nor a rewindfs store: give another --store", store)
 	}
 	// Whatever the umask or an earlier chmod: what is in it is the owner's business.
@@ -242,8 +248,7 @@ func RemoveStore(store string) error {
 	if !isStore(store) {
 		return fmt.Errorf("%s is not a rewindfs store", store)
 	}
-	// The record goes last: until then the store can be named and destroyed again.
-	for _, name := range []string{packsName, ledgerName, kvName, logName, logName + oldLogSuffix, control.SocketName, recordName + ".tmp", recordName} {
+	for _, name := range ours {
 		if err := os.RemoveAll(filepath.Join(store, name)); err != nil {
 			return fmt.Errorf("delete the store: %w", err)
 		}

@@ -230,3 +230,35 @@ func TestDefaultStore(t *testing.T) {
 		}
 	}
 }
+
+// A daemon that was killed before its database was there, or one that is just starting,
+// leaves a directory that is neither empty nor a store yet. It is nobody else's.
+func TestMakeStoreGoesOnWhereAnotherStopped(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		entries []string
+		ok      bool
+	}{
+		{"empty", nil, true},
+		{"log", []string{logName}, true},
+		{"rotated log", []string{logName, logName + oldLogSuffix}, true},
+		{"somebody's", []string{"notes.txt"}, false},
+		{"somebody's with a log", []string{logName, "notes.txt"}, false},
+		{"used", []string{kvName, "lost+found"}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "store")
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range tt.entries {
+				if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := makeStore(dir); (err == nil) != tt.ok {
+				t.Errorf("makeStore: %v", err)
+			}
+		})
+	}
+}

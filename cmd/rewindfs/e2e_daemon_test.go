@@ -283,14 +283,14 @@ func TestManyMounts(t *testing.T) {
 	}
 	// And several for one base: one of them gets it.
 	w := newWorld(t)
-	codes := make([]int, 4)
-	for i := range codes {
-		wg.Go(func() { codes[i] = w.rewind("mount", w.base).code })
+	mounts := make([]outcome, 4)
+	for i := range mounts {
+		wg.Go(func() { mounts[i] = w.rewind("mount", w.base) })
 	}
 	wg.Wait()
-	slices.Sort(codes)
-	if !slices.Equal(codes, []int{0, exitConflict, exitConflict, exitConflict}) {
-		t.Errorf("exit codes %v", codes)
+	slices.SortFunc(mounts, func(a, b outcome) int { return a.code - b.code })
+	for i, r := range mounts {
+		r.want(t, []int{0, exitConflict, exitConflict, exitConflict}[i])
 	}
 	w.unmount()
 }

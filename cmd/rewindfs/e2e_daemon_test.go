@@ -240,6 +240,7 @@ func TestDaemonDiesUnderARequest(t *testing.T) {
 	_, minor, _ := strings.Cut(mounts[at].Device, ":")
 	waiting := filepath.Join("/sys/fs/fuse/connections", minor, "waiting")
 	if _, err := os.ReadFile(waiting); err != nil {
+		w.unmount()
 		t.Skipf("the kernel does not tell which requests wait: %v", err)
 	}
 	pid := w.pid()

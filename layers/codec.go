@@ -12,6 +12,7 @@ import (
 
 const (
 	inodeVersion  = 1
+	sourceVersion = 2 // of an inode record with a source: who does not know it would show zeros
 	nameVersion   = 1
 	wasVersion    = 2 // of a name record that says what the base had
 	extentVersion = 1
@@ -136,14 +137,29 @@ type inode struct {
 	limit   int64
 	regions uint64 // x/ records exist only for regions below this
 	blocks  int64  // st_blocks of the base object, for sparse ones
-	origin  *origin
+	// origin says which base object the inode is, source which one the content below limit
+	// comes from when that is another: a file that was restored from a checkpoint is a new
+	// inode with the bytes of an old one. At most one of them is set.
+	origin, source *origin
+}
+
+// content is the base object that the bytes below limit come from, nil for none.
+func (r *inode) content() *origin {
+	if r.source != nil {
+		return r.source
+	}
+	return r.origin
 }
 
 func (r *inode) has(f uint32) bool { return r.flags&f != 0 }
 
 func (r *inode) encode() []byte {
 	e := enc{b: make([]byte, 0, 96+len(r.name)+len(r.target))}
-	e.byte(inodeVersion)
+	if r.source == nil {
+		e.byte(inodeVersion)
+	} else {
+		e.byte(sourceVersion)
+	}
 	e.u(uint64(r.born))
 	e.u(uint64(r.mode))
 	e.u(uint64(r.nlink))
@@ -162,24 +178,43 @@ func (r *inode) encode() []byte {
 	e.i(r.limit)
 	e.u(r.regions)
 	e.i(r.blocks)
-	if o := r.origin; o != nil {
-		e.byte(1)
-		e.str(o.path)
-		e.u(o.dev)
-		e.u(o.ino)
-		e.time(o.btime)
-		e.i(o.size)
-		e.time(o.mtime)
-		e.time(o.ctime)
-	} else {
-		e.byte(0)
+	r.origin.encode(&e)
+	if r.source != nil {
+		r.source.encode(&e)
 	}
 	return e.b
 }
 
+func (o *origin) encode(e *enc) {
+	if o == nil {
+		e.byte(0)
+		return
+	}
+	e.byte(1)
+	e.str(o.path)
+	e.u(o.dev)
+	e.u(o.ino)
+	e.time(o.btime)
+	e.i(o.size)
+	e.time(o.mtime)
+	e.time(o.ctime)
+}
+
+func decodeOrigin(d *dec) *origin {
+	if d.byte() != 1 {
+		return nil
+	}
+	return &origin{path: d.str(), dev: d.u(), ino: d.u(), btime: d.time(), size: d.i(), mtime: d.time(), ctime: d.time()}
+}
+
 func decodeInode(l Layer, v []byte) (*inode, error) {
 	d := dec{b: v}
-	d.version(inodeVersion, "inode")
+	sourced := len(v) > 0 && v[0] == sourceVersion
+	if sourced {
+		d.version(sourceVersion, "inode")
+	} else {
+		d.version(inodeVersion, "inode")
+	}
 	r := &inode{layer: l}
 	r.born = Layer(d.u())
 	r.mode = uint32(d.u())
@@ -199,16 +234,11 @@ func decodeInode(l Layer, v []byte) (*inode, error) {
 	r.limit = d.i()
 	r.regions = d.u()
 	r.blocks = d.i()
-	if d.byte() == 1 {
-		o := &origin{}
-		o.path = d.str()
-		o.dev = d.u()
-		o.ino = d.u()
-		o.btime = d.time()
-		o.size = d.i()
-		o.mtime = d.time()
-		o.ctime = d.time()
-		r.origin = o
+	r.origin = decodeOrigin(&d)
+	if sourced {
+		if r.source = decodeOrigin(&d); r.source == nil {
+			d.fail()
+		}
 	}
 	return r, d.err
 }

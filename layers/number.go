@@ -9,11 +9,14 @@ import (
 // The inode numbers of a tree, by whom they are given. They have InoBits bits.
 //
 //	            .. 2^40-1  by the base's own file system
-//	firstOwnIno .. 2^47-1  by a counter of ours, to objects made in the tree
-//	firstMapped .. 2^48-1  by another counter, to base objects that cannot keep theirs
+//	firstOwnIno .. 2^46-1  by a counter of ours, to objects made in the tree
+//	firstSourced .. 2^47-1 by another one, to files made in the tree with content of the base:
+//	                       so those that depend on the base are found without a look at all
+//	firstMapped .. 2^48-1  by a third one, to base objects that cannot keep theirs
 const (
-	firstOwnIno Ino = 1 << 40
-	firstMapped Ino = 1 << 47
+	firstOwnIno  Ino = 1 << 40
+	firstSourced Ino = 1 << 46
+	firstMapped  Ino = 1 << 47
 
 	// InoBits is the width of an Ino: the bits above are free for node ids.
 	InoBits = 48

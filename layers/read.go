@@ -111,8 +111,8 @@ func (v *View) stored(n *node, lo, hi int64) (*layout, error) {
 		return l, nil
 	}
 	rec := n.rec
-	if rec.origin != nil {
-		l.path, l.limit, l.origin = rec.origin.path, rec.limit, rec.origin
+	if from := rec.content(); from != nil {
+		l.path, l.limit, l.origin = from.path, rec.limit, from
 	}
 	first, last := uint64(lo/regionSize), uint64((hi-1)/regionSize)
 	var err error

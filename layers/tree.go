@@ -46,6 +46,7 @@ type Tree struct {
 	ancestries map[Layer]ancestry // some of them
 
 	own       inoCounter // of objects made in the tree
+	sourced   inoCounter // of files made in the tree with content of the base
 	mapped    inoCounter // of base objects
 	branches  map[string]*Branch
 	views     map[*View]struct{}
@@ -96,6 +97,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 		collecting: make(chan struct{}, 1),
 		cutWake:    make(chan struct{}, 1),
 		own:        inoCounter{key: metaNextIno},
+		sourced:    inoCounter{key: metaNextSourced},
 		mapped:     inoCounter{key: metaNextMapped},
 		stop:       make(chan struct{}),
 	}
@@ -143,20 +145,23 @@ func (t *Tree) cutWhatFits() error {
 }
 
 const (
-	metaNextIno    = "next_ino"
-	metaNextMapped = "next_base_ino"
-	metaNextLayer  = "next_layer"
-	metaBaseGen    = "base_gen"
+	metaNextIno     = "next_ino"
+	metaNextSourced = "next_sourced_ino"
+	metaNextMapped  = "next_base_ino"
+	metaNextLayer   = "next_layer"
+	metaBaseGen     = "base_gen"
 )
 
 func (t *Tree) loadCounters() error {
-	own, err := t.counter(metaNextIno, uint64(firstOwnIno))
-	if err != nil {
-		return err
-	}
-	mapped, err := t.counter(metaNextMapped, uint64(firstMapped))
-	if err != nil {
-		return err
+	for _, c := range []struct {
+		*inoCounter
+		first Ino
+	}{{&t.own, firstOwnIno}, {&t.sourced, firstSourced}, {&t.mapped, firstMapped}} {
+		next, err := t.counter(c.key, uint64(c.first))
+		if err != nil {
+			return err
+		}
+		c.next, c.limit = Ino(next), Ino(next)
 	}
 	l, err := t.counter(metaNextLayer, uint64(BaseLayer)+1)
 	if err != nil {
@@ -165,8 +170,6 @@ func (t *Tree) loadCounters() error {
 	if t.gen, err = t.counter(metaBaseGen, 0); err != nil {
 		return err
 	}
-	t.own.next, t.own.limit = Ino(own), Ino(own)
-	t.mapped.next, t.mapped.limit = Ino(mapped), Ino(mapped)
 	t.nextLayer = Layer(l)
 	return nil
 }
@@ -296,20 +299,20 @@ func (b *Branch) Drift() ([]Drift, error) {
 	var out []Drift
 	for _, rec := range recs { // looking at the base needs no lock
 		if why := b.base.driftOf(rec); why != "" {
-			out = append(out, Drift{Path: rec.origin.path, Reason: why})
+			out = append(out, Drift{Path: rec.content().path, Reason: why})
 		}
 	}
 	return out, nil
 }
 
-// based lists the visible records of objects that are in the base, too.
+// based lists the visible records of objects that are in the base, too, or have content of it.
 func (b *Branch) based() ([]*inode, error) {
 	var out []*inode
 	var bad error
 	last := Ino(0)
 	visit := func(k, v []byte) bool {
 		ino, l, ok := kv.ParseInode(k)
-		if !ok || !Ino(ino).ofBase() {
+		if !ok || firstOwnIno <= Ino(ino) && Ino(ino) < firstSourced {
 			return false
 		}
 		if Ino(ino) == last || !b.anc.has(Layer(l)) {
@@ -320,12 +323,12 @@ func (b *Branch) based() ([]*inode, error) {
 		if rec, bad = decodeInode(Layer(l), v); bad != nil {
 			return false
 		}
-		if rec.origin != nil {
+		if rec.content() != nil {
 			out = append(out, rec)
 		}
 		return true
 	}
-	for _, from := range []Ino{0, firstMapped} {
+	for _, from := range []Ino{0, firstSourced} {
 		if err := b.t.db.Scan(kv.InodesPrefix(), kv.InodePrefix(uint64(from)), visit); err != nil || bad != nil {
 			return nil, errors.Join(err, bad)
 		}
@@ -335,8 +338,9 @@ func (b *Branch) based() ([]*inode, error) {
 
 // driftOf says how the base object of rec differs from what was recorded, or "".
 func (e era) driftOf(rec *inode) string {
-	st, err := e.stat(rec.origin.path)
-	switch o := rec.origin; {
+	o := rec.content()
+	st, err := e.stat(o.path)
+	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ESTALE):
 		return "removed"
 	case err != nil:

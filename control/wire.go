@@ -222,6 +222,7 @@ type Rollback struct {
 	Repairs      []Repair          `json:"repairs"`           // what was done to Messages
 	Threads      map[string]Thread `json:"threads,omitempty"` // the other conversations, by name
 	Conversation Conversation      `json:"conversation"`
+	FilesOnly    bool              `json:"files_only,omitempty"` // the conversation was left as it is
 	Changes      []Change          `json:"changes"`
 	Notice       string            `json:"notice"`
 	Dropped      []Checkpoint      `json:"dropped"` // checkpoints that left the line

@@ -12,7 +12,8 @@ import (
 // OpKind is what an operation did.
 type OpKind string
 
-// The kinds of operation. Rollback, undo and redo move the head. A fork makes the branch, on top of
+// The kinds of operation. Rollback, undo and redo move the head. A restore, which brought paths of
+// the checkpoint Label back, counts as a movement, too: from what it sealed to the head above it. A fork makes the branch, on top of
 // To; dropping it ends its history, and seals its head From.
 const (
 	OpMount      OpKind = "mount"
@@ -20,6 +21,7 @@ const (
 	OpRollback   OpKind = "rollback"
 	OpUndo       OpKind = "undo"
 	OpRedo       OpKind = "redo"
+	OpRestore    OpKind = "restore"
 	OpFork       OpKind = "fork"
 	OpDropBranch OpKind = "drop_branch"
 )
@@ -42,10 +44,12 @@ type Op struct {
 	Same      uint64
 	// Live is the conversation that was live in From when it was left; nil for none.
 	// Head movements say so.
-	Live  *Conversation
-	Steps int // for undo and redo: how many steps
-	Label string
-	At    time.Time
+	Live *Conversation
+	// FilesOnly: the conversation went on as it was; to take the movement back leaves it alone, too.
+	FilesOnly bool
+	Steps     int // for undo and redo: how many steps
+	Label     string
+	At        time.Time
 }
 
 type opRecord struct {
@@ -58,6 +62,7 @@ type opRecord struct {
 	Open   uint64        `json:"open"`
 	Same   *uint64       `json:"same,omitempty"` // missing when something was changed, and in records from before there was this
 	Live   *Conversation `json:"live,omitempty"`
+	Files  bool          `json:"files_only,omitempty"`
 	Steps  int           `json:"steps,omitempty"`
 	Label  string        `json:"label,omitempty"`
 	At     time.Time     `json:"at"`
@@ -66,7 +71,7 @@ type opRecord struct {
 func encodeOp(op *Op) ([]byte, error) {
 	r := opRecord{
 		V: recordVersion, N: op.N, Kind: op.Kind, Branch: op.Branch, From: op.From,
-		To: op.To, Open: op.Open, Live: op.Live, Steps: op.Steps, Label: op.Label, At: op.At.UTC(),
+		To: op.To, Open: op.Open, Live: op.Live, Files: op.FilesOnly, Steps: op.Steps, Label: op.Label, At: op.At.UTC(),
 	}
 	if op.Untouched {
 		r.Same = &op.Same
@@ -83,7 +88,7 @@ func decodeOp(b []byte) (Op, error) {
 	if err := decodeRecord(b, &r, func() int { return r.V }); err != nil {
 		return Op{}, err
 	}
-	op := Op{N: r.N, Kind: r.Kind, Branch: r.Branch, From: r.From, To: r.To, Open: r.Open, Live: r.Live, Steps: r.Steps, Label: r.Label, At: r.At}
+	op := Op{N: r.N, Kind: r.Kind, Branch: r.Branch, From: r.From, To: r.To, Open: r.Open, Live: r.Live, FilesOnly: r.Files, Steps: r.Steps, Label: r.Label, At: r.At}
 	if r.Same != nil {
 		op.Untouched, op.Same = true, *r.Same
 	}
@@ -97,13 +102,14 @@ type Step struct {
 	By        OpKind
 	Label     string
 	Untouched bool // it was left as it was found
+	FilesOnly bool // by a movement that left the conversation alone: to go back does, too
 	Live      *Conversation
 }
 
 // left is the state that op left. One in which nothing was changed is not a place of
 // its own: it is the one below it.
 func (op *Op) left() Step {
-	s := Step{Back: op.From, By: op.Kind, Label: op.Label, Untouched: op.Untouched, Live: op.Live}
+	s := Step{Back: op.From, By: op.Kind, Label: op.Label, Untouched: op.Untouched, FilesOnly: op.FilesOnly, Live: op.Live}
 	if s.Untouched {
 		s.Back = op.Same
 	}
@@ -124,7 +130,7 @@ type walk struct {
 
 func (w *walk) apply(op Op) {
 	switch op.Kind {
-	case OpRollback:
+	case OpRollback, OpRestore:
 		w.fold()
 		w.push(op.left())
 		w.low = len(w.undo)
@@ -170,12 +176,16 @@ func take(s *[]Step, n int) []Step {
 }
 
 // wayBack is the way back over path for one who was at left before: in the other
-// direction each state comes before the one it came after.
+// direction each state comes before the one it came after, and the movement that led to it is made again.
 func wayBack(left Step, path []Step) []Step {
 	if len(path) == 0 {
 		return nil
 	}
-	return append([]Step{left}, path[:len(path)-1]...)
+	back := append([]Step{left}, path[:len(path)-1]...)
+	for i := range back {
+		back[i].FilesOnly = path[i].FilesOnly
+	}
+	return back
 }
 
 // fold makes what was undone part of the way that undo goes, because a new rollback
@@ -189,6 +199,7 @@ func (w *walk) fold() {
 	add := func(s Step) {
 		if !have[s.Back] {
 			have[s.Back] = true
+			s.FilesOnly = false // as a place of its own it is whole
 			w.push(s)
 		}
 	}
@@ -216,7 +227,7 @@ func sameTalk(a, b *Conversation) bool {
 // push adds s to the way that undo goes. Of one state left twice in a row the later time counts.
 func (w *walk) push(s Step) {
 	if n := len(w.undo); n > 0 && w.undo[n-1].Back == s.Back && sameTalk(w.undo[n-1].Live, s.Live) {
-		w.undo[n-1].By, w.undo[n-1].Label, w.undo[n-1].Live = s.By, s.Label, s.Live
+		w.undo[n-1].By, w.undo[n-1].Label, w.undo[n-1].Live, w.undo[n-1].FilesOnly = s.By, s.Label, s.Live, s.FilesOnly
 		return
 	}
 	w.undo = append(w.undo, s)

@@ -68,6 +68,11 @@ type baseStat struct {
 
 func (s *baseStat) isDir() bool { return s.mode&unix.S_IFMT == unix.S_IFDIR }
 
+// origin says of an inode with content of s, which is at p, where it is from.
+func (s *baseStat) origin(p string) *origin {
+	return &origin{path: p, dev: s.dev, ino: s.ino, btime: s.btime, size: s.size, mtime: s.mtime, ctime: s.ctime}
+}
+
 // mark condenses what identifies a state of a base object's content.
 func (s *baseStat) mark() uint64 {
 	h := uint64(14695981039346656037)

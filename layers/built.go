@@ -3,6 +3,7 @@ package layers
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -82,12 +83,10 @@ func (o *op) was(e nameRec, ok bool, n *node) *wasBase {
 	case n == nil || ok && e.under != underPin:
 		return nil
 	}
-	for _, s := range o.recs {
-		if s.n == n {
-			return s.rec.wasBase(n.ino)
-		}
+	if s := o.recStaged(n); s != nil {
+		return s.rec.wasBase(n.ino)
 	}
-	for _, g := range o.ghosts {
+	for _, g := range slices.Backward(o.ghosts) { // it is among the last ones
 		if g.n == n {
 			return g.rec.wasBase(n.ino)
 		}

@@ -1,7 +1,6 @@
 package layers
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,7 +23,7 @@ func (t *Tree) Diff(from, to Layer, fn func(Change) error) error {
 	defer a.Close()
 	defer b.Close()
 	a.keep, b.keep = true, true
-	d := &differ{t: t, from: a, to: b, byPath: map[string]*Change{}, left: map[string]bool{}, removed: map[Ino][]gone{}}
+	d := newDiffer(t, a, b)
 	if err := d.locked(from, to); err != nil {
 		return fmt.Errorf("compare layers %d and %d: %w", from, to, err)
 	}
@@ -68,6 +67,10 @@ type differ struct {
 	removed  map[Ino][]gone
 }
 
+func newDiffer(t *Tree, from, to *View) *differ {
+	return &differ{t: t, from: from, to: to, byPath: map[string]*Change{}, left: map[string]bool{}, removed: map[Ino][]gone{}}
+}
+
 // gone is a name that went, until it is known whether it came back elsewhere.
 type gone struct {
 	path string
@@ -97,7 +100,14 @@ func (d *differ) run(from, to Layer) error {
 			return err
 		}
 	}
-	for p, n := range added { // what only moved first
+	for p, n := range added { // of what has several names, those that it has as before
+		lost := d.removed[n.ino]
+		if i := slices.IndexFunc(lost, func(g gone) bool { return g.path == p }); i >= 0 {
+			d.removed[n.ino] = slices.Delete(lost, i, i+1)
+			delete(added, p)
+		}
+	}
+	for p, n := range added { // then what only moved
 		if ok, err := d.moved(p, n); err != nil {
 			return err
 		} else if ok {
@@ -216,8 +226,12 @@ func (d *differ) changed(p string, a, b *node) error {
 	if x.Mode&unix.S_IFMT != y.Mode&unix.S_IFMT {
 		status = Retyped
 	}
-	if err := d.put(&Change{Status: status, Path: p, Content: true}, a, b); err != nil {
-		return err
+	same, err := d.equal(a, b)
+	if err == nil && !same {
+		err = d.put(&Change{Status: status, Path: p, Content: true}, a, b)
+	}
+	if err != nil {
+		return notThere(err)
 	}
 	before, after := map[string]*node{}, map[string]*node{}
 	if err := d.from.below(a, p, before); err != nil {
@@ -233,7 +247,10 @@ func (d *differ) changed(p string, a, b *node) error {
 		if after[q] == nil {
 			err = d.put(&Change{Status: Deleted, Path: q, NewSize: -1}, n, nil)
 		} else if after[q].ino != n.ino {
-			err = d.put(&Change{Status: Modified, Path: q, Content: true}, n, after[q])
+			var same bool
+			if same, err = d.equal(n, after[q]); err == nil && !same {
+				err = d.put(&Change{Status: Modified, Path: q, Content: true}, n, after[q])
+			}
 		}
 		if err != nil {
 			return err
@@ -362,65 +379,31 @@ func (d *differ) unknownNames(several map[Ino]*node) error {
 	})
 }
 
-// same compares what an inode shows, and says whether its content may differ.
-func (d *differ) same(a, b *node) (same, content bool, err error) {
-	x, err := d.from.attr(a)
-	if err != nil {
-		return false, false, err
-	}
-	y, err := d.to.attr(b)
-	if err != nil {
-		return false, false, err
-	}
-	if x.IsDir() {
-		same = x.Mode == y.Mode && x.UID == y.UID && x.GID == y.GID
-	} else {
-		content = x.Size != y.Size || x.Mtime != y.Mtime
-		same = !content && x.Mode == y.Mode && x.UID == y.UID && x.GID == y.GID && x.Rdev == y.Rdev
-	}
-	if !same {
-		return false, content, nil
-	}
-	if same, err = d.sameXattrs(a, b); err != nil || !same {
-		return false, false, err
-	}
-	return true, false, nil
-}
-
-func (d *differ) sameXattrs(a, b *node) (bool, error) {
-	x, err := d.from.attrs(a)
-	if err != nil {
-		return false, err
-	}
-	y, err := d.to.attrs(b)
-	if err != nil || len(x) != len(y) {
-		return false, err
-	}
-	for name, v := range x {
-		if w, ok := y[name]; !ok || !bytes.Equal(v, w) {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
 // put records a change, filling in what the objects say.
 func (d *differ) put(c *Change, a, b *node) error {
+	if err := d.sizes(c, a, b); err != nil {
+		return notThere(err)
+	}
+	d.byPath[c.Path] = c
+	return nil
+}
+
+// sizes fills in what the objects say.
+func (d *differ) sizes(c *Change, a, b *node) error {
 	if a != nil {
 		x, err := d.from.attr(a)
 		if err != nil {
-			return notThere(err)
+			return err
 		}
 		c.Type, c.OldSize = x.Mode&unix.S_IFMT, x.Size
 	}
 	if b != nil {
 		y, err := d.to.attr(b)
 		if err != nil {
-			return notThere(err)
+			return err
 		}
 		c.Type, c.NewSize = y.Mode&unix.S_IFMT, y.Size
 	}
-	d.byPath[c.Path] = c
 	return nil
 }
 

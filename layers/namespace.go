@@ -277,6 +277,7 @@ func (o *op) forgetRec(s *stagedRec) {
 			break
 		}
 	}
+	delete(o.recOf, s.n)
 	if s.rec.has(flagNames) && (s.n.rec == nil || s.n.rec.layer != o.b.layer) {
 		// Its r/ record of this layer must be found by the layer's change index.
 		o.batch.Put(kv.ChangeInode(uint64(o.b.layer), uint64(s.n.ino)), []byte{changeQuiet})
@@ -294,7 +295,7 @@ func (o *op) ghost(n *node, st *baseStat) (*inode, error) {
 	rec := &inode{
 		mode: st.mode, uid: st.uid, gid: st.gid, rdev: st.rdev, size: st.size, limit: st.size,
 		atime: st.atime, mtime: st.mtime, ctime: o.now, btime: st.btime,
-		origin: &origin{path: p, dev: st.dev, ino: st.ino, btime: st.btime, size: st.size, mtime: st.mtime, ctime: st.ctime},
+		origin: st.origin(p),
 	}
 	if st.mode&unix.S_IFMT == unix.S_IFLNK {
 		target, err := o.b.base.readlink(p)

@@ -22,6 +22,43 @@ type op struct {
 	ghosts []*stagedRec // records in memory only: of base objects that lose their last name
 	count  int64        // change of the number of changed paths
 	then   []func()
+
+	// Of an operation on many objects, where to find things among the above; nil in others.
+	recOf  map[*node]*stagedRec
+	nameAt map[NameKey]int
+}
+
+// large makes o one that can touch many objects.
+func (o *op) large() *op {
+	o.recOf, o.nameAt = map[*node]*stagedRec{}, map[NameKey]int{}
+	return o
+}
+
+// recStaged returns the next record of n, nil if o has none.
+func (o *op) recStaged(n *node) *stagedRec {
+	if o.recOf != nil {
+		return o.recOf[n]
+	}
+	for _, s := range o.recs {
+		if s.n == n {
+			return s
+		}
+	}
+	return nil
+}
+
+func (o *op) addRec(s *stagedRec) {
+	o.recs = append(o.recs, s)
+	if o.recOf != nil {
+		o.recOf[s.n] = s
+	}
+}
+
+func (o *op) addName(s stagedName) {
+	if o.nameAt != nil {
+		o.nameAt[NameKey{s.dir.ino, s.name}] = len(o.names)
+	}
+	o.names = append(o.names, s)
 }
 
 // stagedRec is the next record of n. real says that more changes than what a
@@ -55,17 +92,15 @@ func (o *op) rec(n *node) (*inode, error) {
 }
 
 func (o *op) stage(n *node) (*stagedRec, error) {
-	for _, s := range o.recs {
-		if s.n == n {
-			return s, nil
-		}
+	if s := o.recStaged(n); s != nil {
+		return s, nil
 	}
 	if n.rec == nil {
 		return o.copyUp(n)
 	}
 	rec := *n.rec
 	s := &stagedRec{n: n, rec: &rec}
-	o.recs = append(o.recs, s)
+	o.addRec(s)
 	return s, nil
 }
 
@@ -93,7 +128,7 @@ func (o *op) fresh(mode, rdev uint32, c Cred) *stagedRec {
 		o.putXattr(n.ino, rec, name, val)
 	}
 	s := &stagedRec{n: n, rec: rec, real: true}
-	o.recs = append(o.recs, s)
+	o.addRec(s)
 	o.then = append(o.then, func() {
 		o.b.nodes[n.ino] = n
 		n.refs++
@@ -127,7 +162,7 @@ func (o *op) copyUp(n *node) (*stagedRec, error) {
 	rec := &inode{
 		mode: st.mode, nlink: st.nlink, uid: st.uid, gid: st.gid, rdev: st.rdev, size: st.size,
 		atime: st.atime, mtime: st.mtime, ctime: st.ctime, btime: st.btime,
-		origin: &origin{path: p, dev: st.dev, ino: st.ino, btime: st.btime, size: st.size, mtime: st.mtime, ctime: st.ctime},
+		origin: st.origin(p),
 	}
 	switch st.mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -145,7 +180,7 @@ func (o *op) copyUp(n *node) (*stagedRec, error) {
 		return nil, err
 	}
 	s := &stagedRec{n: n, rec: rec}
-	o.recs = append(o.recs, s)
+	o.addRec(s)
 	if n == v.root {
 		return s, nil
 	}
@@ -187,7 +222,7 @@ func (o *op) pin(n *node, s *stagedRec) error {
 	if _, ok := d.find(n.bname); ok {
 		return nil
 	}
-	o.names = append(o.names, stagedName{dir: dn, name: n.bname, rec: nameRec{
+	o.addName(stagedName{dir: dn, name: n.bname, rec: nameRec{
 		layer: o.b.layer, ino: n.ino, typ: s.rec.mode & unix.S_IFMT, under: underPin,
 	}})
 	o.batch.Put(kv.ChangeName(uint64(o.b.layer), uint64(dn.ino), n.bname), []byte{changePin})
@@ -235,7 +270,7 @@ func (o *op) setName(dir *node, name string, s *stagedRec, over *node) error {
 	if r.under != underNothing {
 		r.was = o.was(e, ok, over)
 	}
-	o.names = append(o.names, stagedName{dir: dir, name: name, rec: r})
+	o.addName(stagedName{dir: dir, name: name, rec: r})
 	o.batch.Put(kv.ChangeName(uint64(o.b.layer), uint64(dir.ino), name), []byte{changeReal})
 	if s.rec.has(flagNames) {
 		o.batch.Put(kv.RName(uint64(s.n.ino), uint64(dir.ino), name, uint64(o.b.layer)), []byte{1})
@@ -246,6 +281,13 @@ func (o *op) setName(dir *node, name string, s *stagedRec, over *node) error {
 
 // staged returns the record this operation already made for a name.
 func (o *op) staged(dir *node, name string) (nameRec, bool) {
+	if o.nameAt != nil {
+		i, ok := o.nameAt[NameKey{dir.ino, name}]
+		if !ok || o.names[i].gone {
+			return nameRec{}, false
+		}
+		return o.names[i].rec, true
+	}
 	for i := len(o.names) - 1; i >= 0; i-- {
 		if s := o.names[i]; s.dir == dir && s.name == name && !s.gone {
 			return s.rec, true
@@ -279,23 +321,21 @@ func (o *op) dropName(dir *node, name string, n *node, hasNames bool) error {
 		if e.under == underWhiteout { // the older layer's whiteout shows again
 			o.then = append(o.then, func() { d.set(name, nameRec{was: e.was}) })
 		}
-		o.names = append(o.names, stagedName{dir: dir, name: name, gone: true})
+		o.addName(stagedName{dir: dir, name: name, gone: true})
 		return nil
 	}
 	if !ok || e.layer != o.b.layer || e.under == underPin {
 		o.count++
 	}
-	o.names = append(o.names, stagedName{dir: dir, name: name, rec: nameRec{layer: o.b.layer, under: underSomething, was: o.was(e, ok, n)}})
+	o.addName(stagedName{dir: dir, name: name, rec: nameRec{layer: o.b.layer, under: underSomething, was: o.was(e, ok, n)}})
 	o.batch.Put(change, []byte{changeReal})
 	return nil
 }
 
 // hasNames reports whether n's names are recorded one by one.
 func (o *op) hasNames(n *node) bool {
-	for _, s := range o.recs {
-		if s.n == n {
-			return s.rec.has(flagNames)
-		}
+	if s := o.recStaged(n); s != nil {
+		return s.rec.has(flagNames)
 	}
 	return n.rec != nil && n.rec.has(flagNames)
 }
@@ -343,8 +383,16 @@ func (o *op) commit() error {
 	return nil
 }
 
+// unreserve forgets inode numbers that a batch which does not come was to reserve.
+func (o *op) unreserve() {
+	for _, c := range []*inoCounter{&o.t.own, &o.t.sourced} {
+		c.limit = c.next
+	}
+}
+
 // failed turns an error of kv into the caller's errno where it has one.
 func (o *op) failed(err error) error {
+	o.unreserve()
 	if errors.Is(err, unix.ENOSPC) {
 		return unix.ENOSPC
 	}

@@ -73,6 +73,10 @@ func (t *Tree) openView(v *View) (*View, error) {
 func (v *View) Close() {
 	v.t.mu.Lock()
 	defer v.t.mu.Unlock()
+	v.close()
+}
+
+func (v *View) close() {
 	for _, n := range v.nodes {
 		v.unlist1(n)
 	}

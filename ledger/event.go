@@ -18,6 +18,7 @@ const (
 	KindRollback     Kind = "rollback"
 	KindUndo         Kind = "undo"
 	KindRedo         Kind = "redo"
+	KindRestore      Kind = "restore"      // paths of a checkpoint came back
 	KindSkippedNoop  Kind = "skipped_noop" // asked for, and nothing was to be done
 	KindVerification Kind = "verification"
 	KindEscalation   Kind = "escalation"
@@ -37,7 +38,7 @@ const (
 // Kinds lists the kinds that this program records.
 func Kinds() []Kind {
 	return []Kind{
-		KindMount, KindUnmount, KindCheckpoint, KindRollback, KindUndo, KindRedo, KindSkippedNoop, KindVerification,
+		KindMount, KindUnmount, KindCheckpoint, KindRollback, KindUndo, KindRedo, KindRestore, KindSkippedNoop, KindVerification,
 		KindEscalation, KindPolicy, KindBudgetStop, KindCommit, KindExec, KindDrift, KindToolBegin, KindToolEnd,
 		KindFenced, KindFork, KindDropBranch, KindRecovered,
 	}

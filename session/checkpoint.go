@@ -243,6 +243,10 @@ func apiError(err error) error {
 		code = control.CodeDuplicateLabel
 	case errors.Is(err, journal.ErrBadEntry):
 		code = control.CodeBadRequest
+	case errors.Is(err, layers.ErrNoPath), errors.Is(err, layers.ErrInTheWay):
+		code = control.CodeBadPath
+	case errors.Is(err, layers.ErrGeneration):
+		code = control.CodeConflict
 	case errors.Is(err, journal.ErrNothing):
 		code = control.CodeNothing
 	case errors.Is(err, kv.ErrNoSpace), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):

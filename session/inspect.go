@@ -168,7 +168,7 @@ func (s *Session) diffFrom(ref string) (layers.Layer, string, error) {
 		}
 		return layers.Layer(e.Layer), journal.Target{Entry: &e}.Name(), nil
 	}
-	t, err := s.resolve(ref)
+	t, err := s.resolveAnywhere(ref)
 	return layers.Layer(t.Layer), t.Name(), err
 }
 
@@ -180,7 +180,7 @@ func (s *Session) diffTo(ctx context.Context, ref string) (layers.Layer, string,
 		}
 		return s.branch.HeadLayer(), "head", nil
 	}
-	t, err := s.resolve(ref)
+	t, err := s.resolveAnywhere(ref)
 	return layers.Layer(t.Layer), t.Name(), err
 }
 

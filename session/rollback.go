@@ -164,7 +164,7 @@ func (s *Session) moveTalk(op *journal.Op, c *restored, seal bool) error {
 // Undo takes back the last head movements: rollbacks, and redone ones.
 func (s *Session) Undo(ctx context.Context, r *control.UndoRequest) (*control.Rollback, error) {
 	return s.walk(ctx, r, journal.OpUndo, s.journal.Undo,
-		"there is no rollback to undo (to drop the changes since a checkpoint: rewindfs rollback latest)")
+		"there is no rollback or restore to undo (to drop the changes since a checkpoint: rewindfs rollback latest)")
 }
 
 // Redo makes undone head movements again.
@@ -194,10 +194,10 @@ func (s *Session) walk(ctx context.Context, r *control.UndoRequest, kind journal
 	}
 	last := path[len(path)-1]
 	m := move{target: layers.Layer(last.Back), kind: kind, steps: n, label: last.Label}
-	if !r.FilesOnly {
+	if talk := lastTalk(path); talk != nil && !r.FilesOnly {
 		snap := journal.NoConversation()
-		if last.Live != nil {
-			snap = *last.Live
+		if talk.Live != nil {
+			snap = *talk.Live
 		}
 		if m.conv, err = s.restoreConversations(nil, snap, wanted{as: "the state before", noNotice: true, raw: true}); err != nil {
 			return nil, err
@@ -210,6 +210,17 @@ func (s *Session) walk(ctx context.Context, r *control.UndoRequest, kind journal
 	res.Steps = n
 	res.Before = &control.Movement{Kind: string(last.By), Label: last.Label}
 	return res, nil
+}
+
+// lastTalk is the step of path whose conversation comes back: that of the last movement which took
+// the conversation along. nil if none did.
+func lastTalk(path []journal.Step) *journal.Step {
+	for i := range slices.Backward(path) {
+		if !path[i].FilesOnly {
+			return &path[i]
+		}
+	}
+	return nil
 }
 
 // refCall names the checkpoint in front of the tool call that began last.
@@ -316,7 +327,7 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 	res.EngineUS = took.Microseconds()
 	res.Noop = res.Noop && !talk
 	m.conv.tell(res)
-	if m.conv == nil {
+	if res.FilesOnly = m.conv == nil; res.FilesOnly {
 		res.Conversation = wireConversation(snapshotOf(s.memory.Live(s.o.Branch)))
 	}
 	s.auditMove(m, moved, op.N, res)

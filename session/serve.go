@@ -21,6 +21,7 @@ func (s *Session) routes() {
 	handle(s, "POST "+control.PathRollback, (*Session).Rollback)
 	handle(s, "POST "+control.PathUndo, (*Session).Undo)
 	handle(s, "POST "+control.PathRedo, (*Session).Redo)
+	handle(s, "POST "+control.PathRestore, (*Session).Restore)
 	handle(s, "POST "+control.PathUnmount, (*Session).Unmount)
 	handleStream(s, "POST "+control.PathDiff, (*Session).Diff)
 	handleRaw(s, "GET "+control.PathFile, (*Session).readFile)

@@ -12,8 +12,8 @@ import (
 )
 
 func (a *app) newUndo() *cobra.Command {
-	return a.newWalk("undo", "Take back the last rollback, or the last N",
-		`Make everything as it was before the last rollback, or go N such steps back (default 1), as an editor does. What was
+	return a.newWalk("undo", "Take back the last rollback or restore, or the last N",
+		`Make everything as it was before the last rollback or restore, or go N such steps back (default 1), as an editor does. What was
 left as it was found is no step of its own. Nothing is lost: redo goes forward again, also to what was written
 in between; and after the next rollback, undo passes all that was undone before it.`)
 }
@@ -60,7 +60,7 @@ func (a *app) runWalk(ctx context.Context, verb string, r control.UndoRequest) e
 	}
 	return a.result(movedOf(res), func(w io.Writer) {
 		fmt.Fprintf(w, "Done: %s. %s changed in %s.\n", describeWalk(verb, r.N, res), count(res.ChangedPaths, "path"), micros(res.EngineUS))
-		printConversation(w, res, r.FilesOnly)
+		printConversation(w, res, res.FilesOnly)
 		printBusy(w, res)
 		fmt.Fprintf(w, "Take this back with: rewindfs %s\n", back)
 	})
@@ -81,6 +81,9 @@ func describeWalk(verb string, n int, res *control.Rollback) string {
 	}
 	if res.Before.Kind == "rollback" {
 		return out + fmt.Sprintf(", as it was before the rollback to '%s'", res.Before.Label)
+	}
+	if res.Before.Kind == "restore" {
+		return out + fmt.Sprintf(", as it was before paths of '%s' were restored", res.Before.Label)
 	}
 	return out + ", as it was before the " + res.Before.Kind
 }

@@ -101,6 +101,8 @@ func (r *Run) Do(steps []Step) {
 			r.collect(s.Pick)
 		case Commit:
 			r.commit(s.Pick)
+		case Restore:
+			r.restore(s.Pick)
 		default:
 			r.op(s.Op)
 		}

@@ -84,9 +84,10 @@ const (
 	Undo   Ctl = "undo"
 	Redo   Ctl = "redo"
 	Reopen Ctl = "reopen"
-	// Collect is for a Collector, Commit for a Committer.
+	// Collect is for a Collector, Commit for a Committer, Restore for a Restorer.
 	Collect Ctl = "collect"
 	Commit  Ctl = "commit"
+	Restore Ctl = "restore"
 )
 
 // Plan says what Steps draws.
@@ -97,7 +98,7 @@ type Plan struct {
 }
 
 // controls makes the choice independent of map order.
-var controls = []Ctl{Seal, Move, Undo, Redo, Reopen, Collect, Commit}
+var controls = []Ctl{Seal, Move, Undo, Redo, Reopen, Collect, Commit, Restore}
 
 // Steps draws sequences.
 func Steps(p Plan) *rapid.Generator[[]Step] {

@@ -16,7 +16,7 @@ import (
 // of the tree. What was made and removed again in between does not show, nor does
 // a directory whose entries changed.
 func (t *Tree) Diff(from, to Layer, fn func(Change) error) error {
-	a, b, err := t.sides(from, to)
+	a, b, err := t.Sides(from, to)
 	if err != nil {
 		return err
 	}
@@ -40,8 +40,9 @@ func (t *Tree) Diff(from, to Layer, fn func(Change) error) error {
 	return nil
 }
 
-// sides opens the views of two layers. The base is that on which the other one is built.
-func (t *Tree) sides(from, to Layer) (a, b *View, err error) {
+// Sides opens the views of two layers, as Diff compares them: the base is that on which the other one is
+// built. Close them when done.
+func (t *Tree) Sides(from, to Layer) (a, b *View, err error) {
 	layers, views := [2]Layer{from, to}, [2]*View{}
 	for i, l := range layers {
 		if other := layers[1-i]; l == BaseLayer && other != BaseLayer {

@@ -24,6 +24,7 @@ func (s *Session) routes() {
 	handle(s, "POST "+control.PathRestore, (*Session).Restore)
 	handle(s, "POST "+control.PathUnmount, (*Session).Unmount)
 	handleStream(s, "POST "+control.PathDiff, (*Session).Diff)
+	handleStream(s, "POST "+control.PathPatch, (*Session).Patch)
 	handleRaw(s, "GET "+control.PathFile, (*Session).readFile)
 	handleRaw(s, "PUT "+control.PathFile, (*Session).writeFile)
 	handleRaw(s, "GET "+control.PathMemory, (*Session).getMemory)

@@ -15,6 +15,7 @@ import (
 type diffOptions struct {
 	req              control.DiffRequest
 	nameStatus, stat bool
+	patch, binary    bool
 	null             bool
 }
 
@@ -24,7 +25,11 @@ func (a *app) newDiff() *cobra.Command {
 		Use:   "diff [FROM [TO]] [-- PATH...]",
 		Short: "Show which paths differ between two states",
 		Long: `Show which paths differ between FROM (default: the latest checkpoint, or the base when there is none) and TO
-(default: the present state): A added, M modified, D deleted, R renamed, T of another type.
+(default: the present state): A added, M modified, D deleted, R renamed, T of another type. Both may be checkpoints of any branch.
+
+--patch prints what git apply takes, in the root of a copy of FROM: text by lines, renames, modes as git knows them, symbolic links.
+Lines that begin with # say what git has no words for. Files that are binary, or larger than 4 MiB, are only said to differ; --binary
+gives their bytes, up to 16 MiB.
 
 ` + exitHelp,
 		ValidArgsFunction: a.completeRefs,
@@ -52,7 +57,9 @@ func (a *app) newDiff() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.nameStatus, "name-status", false, "letter, tab, path and nothing else")
-	f.BoolVar(&o.stat, "stat", false, "sizes before and after, and totals")
+	f.BoolVar(&o.stat, "stat", false, "how many lines of which file")
+	f.BoolVarP(&o.patch, "patch", "p", false, "a patch that git apply takes")
+	f.BoolVar(&o.binary, "binary", false, "with --patch: binary files, too")
 	f.BoolVarP(&o.null, "null", "z", false, "with --name-status: end each field with NUL, names as they are")
 	return cmd
 }
@@ -64,11 +71,17 @@ type diffResult struct {
 }
 
 func (a *app) runDiff(ctx context.Context, o *diffOptions) error {
-	if o.nameStatus && o.stat {
-		return usagef("--name-status and --stat exclude each other")
+	if o.nameStatus && o.stat || o.nameStatus && o.patch || o.stat && o.patch {
+		return usagef("--name-status, --stat and --patch exclude each other")
+	}
+	if o.binary && !o.patch {
+		return usagef("--binary goes with --patch")
 	}
 	if o.null && !o.nameStatus {
 		return usagef("-z goes with --name-status")
+	}
+	if o.patch || o.stat {
+		return a.runPatch(ctx, o)
 	}
 	c, err := a.connect(ctx)
 	if err != nil {
@@ -87,9 +100,7 @@ func (a *app) runDiff(ctx context.Context, o *diffOptions) error {
 		return a.result(res, nil)
 	}
 	w := bufio.NewWriter(a.out)
-	var before, after int64
 	sum, err := c.Diff(ctx, o.req, func(ch control.Change) error {
-		before, after = before+sizeOf(ch.OldSize), after+sizeOf(ch.NewSize)
 		if o.nameStatus {
 			return printNameStatus(w, &ch, o.null)
 		}
@@ -102,20 +113,10 @@ func (a *app) runDiff(ctx context.Context, o *diffOptions) error {
 	if !o.nameStatus {
 		printDiffSummary(w, sum)
 	}
-	if o.stat && sum.Total > 0 {
-		fmt.Fprintf(w, "%s before, %s after\n", size(before), size(after))
-	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print the result: %w", err)
 	}
 	return nil
-}
-
-func sizeOf(n *int64) int64 {
-	if n == nil {
-		return 0
-	}
-	return *n
 }
 
 // printNameStatus prints a change as git's --name-status does.

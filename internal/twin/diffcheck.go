@@ -49,12 +49,12 @@ func DiffProblems(from, to *fstree.Tree, changes []Change) []string {
 			said[p] += s
 		}
 	}
-	along := map[string]bool{} // went with a directory that was renamed: another name of it may have come in its place
+	along := map[string]bool{} // with a directory that was renamed: another name of the file may be in its place
 	below := func(t *fstree.Tree, dir, s string) {
 		for p := range t.Entries {
 			if p == dir || strings.HasPrefix(p, dir+"/") {
 				say(p, s)
-				along[p] = along[p] || s == "D" && p != dir
+				along[p] = along[p] || p != dir
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func DiffProblems(from, to *fstree.Tree, changes []Change) []string {
 		if a != nil && b != nil && said[p] == "" && a.Ino == b.Ino && a.Nlink > 1 {
 			continue // another name of a file of the base: finding it would need a scan of the base
 		}
-		if along[p] && said[p] != "D" {
+		if along[p] && len(said[p]) > 1 {
 			continue
 		}
 		if problem := pathProblem(a, b, said[p]); problem != "" {

@@ -249,11 +249,12 @@ type Process struct {
 }
 
 // LogRequest asks for the checkpoints of a branch, newest first. All includes dropped and
-// automatic ones, and those of other branches; Ops the operation log; Limit 0 means no limit.
+// automatic ones, and those of other branches; Ops the operation log, Graph all branches; Limit 0 means no limit.
 type LogRequest struct {
 	Carried
 	All   bool `json:"all,omitempty"`
 	Ops   bool `json:"ops,omitempty"`
+	Graph bool `json:"graph,omitempty"`
 	Limit int  `json:"limit,omitempty"`
 }
 
@@ -261,6 +262,7 @@ type LogRequest struct {
 type Log struct {
 	Checkpoints []Checkpoint `json:"checkpoints"`
 	Ops         []Op         `json:"ops,omitempty"`
+	Graph       []GraphNode  `json:"graph,omitempty"`
 	Head        Head         `json:"head"`
 }
 
@@ -276,6 +278,12 @@ type Op struct {
 	Same   *uint64   `json:"same,omitempty"`
 	Label  string    `json:"label,omitempty"`
 	At     time.Time `json:"at"`
+	// Checkpoint is the id of the one that it made or is about. Left is that of the state that a movement left, if
+	// it has one: rollback takes it. Steps is how many steps lead to that state: of undo, or below 0 of redo.
+	Checkpoint   string `json:"checkpoint,omitempty"`
+	Left         string `json:"left,omitempty"`
+	Steps        int    `json:"steps,omitempty"`
+	ChangedPaths int64  `json:"changed_paths,omitempty"` // of a checkpoint
 }
 
 // DiffRequest asks what differs between two states. An empty From is the latest

@@ -27,7 +27,8 @@ type FilePatch struct {
 	PatchB64   string `json:"patch_b64,omitempty"`
 	Added      int    `json:"added"` // lines
 	Removed    int    `json:"removed"`
-	Binary     bool   `json:"binary"` // or too large to be compared by lines
+	Note       bool   `json:"note,omitempty"` // only of what git has no words for
+	Binary     bool   `json:"binary"`         // or too large to be compared by lines
 	OldSize    int64  `json:"old_size"`
 	NewSize    int64  `json:"new_size"`
 }

@@ -142,6 +142,17 @@ func (t *Tree) Line(l Layer) func(Layer) bool {
 	return t.ancestry(l).has
 }
 
+// Under returns what lies under layer l; false when the store does not hold l, or it is BaseLayer.
+func (t *Tree) Under(l Layer) (Layer, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	rec := t.layers[l]
+	if rec == nil {
+		return BaseLayer, false
+	}
+	return rec.parent, true
+}
+
 // Common returns the newest layer that both a and b are or have below them: where
 // their lines part. BaseLayer if there is none.
 func (t *Tree) Common(a, b Layer) Layer {

@@ -24,6 +24,7 @@ type File struct {
 	Path, OldPath  string // OldPath only of a rename
 	Text           []byte // empty when nothing differs that a patch can say
 	Added, Removed int    // lines
+	Note           bool   // only of what git has no words for
 	Binary         bool   // no text, or too large to compare by lines
 	OldSize        int64  // bytes, 0 where there is nothing
 	NewSize        int64
@@ -65,6 +66,7 @@ func (w *writer) write() error {
 		w.f.OldPath = p.old
 	}
 	if p.a != nil && !p.a.inGit() || p.b != nil && !p.b.inGit() {
+		w.f.Note = true
 		w.beyondGit()
 		return nil
 	}
@@ -85,6 +87,7 @@ func (w *writer) write() error {
 	differ := large || !bytes.Equal(a, b)
 	w.finerMode()
 	if p.a != nil && p.b != nil && p.old == p.new && !differ && p.a.gitMode() == p.b.gitMode() {
+		w.f.Note = true
 		return nil
 	}
 	old, new := p.old, p.new
@@ -136,7 +139,7 @@ func (w *writer) modes() {
 func (w *writer) finerMode() {
 	a, b := w.pair.a, w.pair.b
 	if a != nil && b != nil && a.Mode != b.Mode && a.gitMode() == b.gitMode() {
-		fmt.Fprintf(&w.out, "# mode %04o -> %04o: %s\n", a.Mode&0o7777, b.Mode&0o7777, Quote(w.pair.new))
+		w.noteMode(a, b)
 	}
 }
 
@@ -151,13 +154,13 @@ func (w *writer) beyondGit() {
 	case w.pair.old != w.pair.new:
 		fmt.Fprintf(&w.out, "# renamed %s: %s -> %s\n", kind(b), Quote(w.pair.old), Quote(w.pair.new))
 	case a.Mode != b.Mode:
-		w.finerModeOf(a, b)
+		w.noteMode(a, b)
 	default:
 		fmt.Fprintf(&w.out, "# changed %s: %s\n", kind(b), Quote(w.pair.new))
 	}
 }
 
-func (w *writer) finerModeOf(a, b *Object) {
+func (w *writer) noteMode(a, b *Object) {
 	fmt.Fprintf(&w.out, "# mode %04o -> %04o: %s\n", a.Mode&0o7777, b.Mode&0o7777, Quote(w.pair.new))
 }
 

@@ -90,13 +90,20 @@ func (s *Session) Log(_ context.Context, r *control.LogRequest) (*control.Log, e
 		c.Dropped = r.All && !s.line(e.Layer) && !s.inAnyLine(e.Layer)
 		out.Checkpoints = append(out.Checkpoints, c)
 	}
+	if r.Graph {
+		var err error
+		if out.Graph, err = s.graph(r.All, r.Limit); err != nil {
+			return nil, err
+		}
+	}
 	if r.Ops {
+		steps := s.stepsTo()
 		for _, op := range s.journal.Ops(0) {
 			if r.Limit > 0 && len(out.Ops) == r.Limit {
 				break
 			}
 			if r.All || op.Branch == s.o.Branch {
-				out.Ops = append(out.Ops, wireOp(&op))
+				out.Ops = append(out.Ops, s.describeOp(&op, steps))
 			}
 		}
 	}

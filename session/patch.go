@@ -63,7 +63,7 @@ func (s *Session) patch(ctx context.Context, from, to layers.Layer, o patch.Opti
 
 func wirePatch(f *patch.File, stat bool) control.FilePatch {
 	out := control.FilePatch{
-		PathName: control.NameOf(f.Path), Added: f.Added, Removed: f.Removed, Binary: f.Binary, OldSize: f.OldSize, NewSize: f.NewSize,
+		PathName: control.NameOf(f.Path), Added: f.Added, Removed: f.Removed, Note: f.Note, Binary: f.Binary, OldSize: f.OldSize, NewSize: f.NewSize,
 	}
 	if f.OldPath != "" {
 		old := control.NameOf(f.OldPath)

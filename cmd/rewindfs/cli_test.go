@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -27,6 +28,7 @@ type daemon struct {
 	rollback control.Rollback
 	before   *control.Movement
 	changes  []control.Change
+	patches  []control.FilePatch
 }
 
 func newDaemon() *daemon {
@@ -77,6 +79,14 @@ func newDaemon() *daemon {
 			}
 		}
 		return &control.DiffSummary{From: "stable", To: "head", Total: len(d.changes), Counts: map[string]int{"A": 1, "M": 1, "R": 1}}, nil
+	})
+	control.HandleStream(d.srv, "POST "+control.PathPatch, func(_ context.Context, r *control.PatchRequest, out *control.Stream[control.FilePatch]) (*control.DiffSummary, error) {
+		for _, p := range d.patches {
+			if err := out.Emit(p); err != nil {
+				return nil, err
+			}
+		}
+		return &control.DiffSummary{From: "stable", To: "head", Total: len(d.patches)}, nil
 	})
 	control.HandleRaw(d.srv, "GET "+control.PathFile, func(w http.ResponseWriter, r *http.Request) error {
 		p, err := control.PathQuery(r)
@@ -203,7 +213,7 @@ func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"frobnicate"}, {"checkpoint", "a", "b"}, {"checkpoint", "--nope"}, {"rollback"}, {"rollback", "a", "b"}, {"undo", "x"}, {"undo", "0"}, {"undo", "--", "-1"},
 		{"mount"}, {"mount", "a", "b", "c"}, {"mount", ".", "--log-level", "loud"}, {"mount", ".", "--cache", "x"}, {"mount", ".", "/mnt", "--over"}, {"cat", "nocolon"}, {"cat", ":x"}, {"log", "x"}, {"diff", "a", "b", "c"},
-		{"diff", "-z"}, {"diff", "--stat", "--name-status"}, {"checkpoint", "--meta", "novalue"}, {"checkpoint", "--meta", "a=1", "--meta", "a=2"}, {"checkpoint", "-m", "\xff"}, {"checkpoint", "--meta", "a=\xff"}, {"version", "x"}, {"read"}, {"write"}, {"list", "x"}, {"doctor", "x"},
+		{"diff", "-z"}, {"diff", "--stat", "--name-status"}, {"diff", "--stat", "-p"}, {"diff", "--binary"}, {"log", "--ops", "--graph"}, {"restore", "x"}, {"checkpoint", "--meta", "novalue"}, {"checkpoint", "--meta", "a=1", "--meta", "a=2"}, {"checkpoint", "-m", "\xff"}, {"checkpoint", "--meta", "a=\xff"}, {"version", "x"}, {"read"}, {"write"}, {"list", "x"}, {"doctor", "x"},
 	} {
 		o := rewind("", args...)
 		if o.code != exitUsage || o.out != "" || !strings.HasPrefix(o.err, "rewindfs: ") {
@@ -433,7 +443,15 @@ func TestDiffCommand(t *testing.T) {
 		{PathName: control.NameOf("new"), OldPath: "old", Status: "R", Type: "dir"},
 	}
 	o := rewind("", "diff").want(t, 0, `"a\tb"  (2.9 KiB)`, `"m\xff"  (2 B -> 2.9 KiB)`, "old -> new/", "3 paths between 'stable' and now: 1 added, 1 modified, 1 renamed")
-	rewind("", "diff", "--stat").want(t, 0, "2 B before, 5.9 KiB after")
+	d.patches = []control.FilePatch{
+		{PathName: control.NameOf("a"), Patch: "diff --git a/a b/a\n", Added: 3, Removed: 1},
+		{PathName: control.NameOf("m\xff"), PatchB64: base64.StdEncoding.EncodeToString([]byte("+\xff\n")), Binary: true, OldSize: 2, NewSize: 3000},
+	}
+	if o := rewind("", "diff", "-p").want(t, 0); o.out != "diff --git a/a b/a\n+\xff\n" {
+		t.Errorf("%q", o.out)
+	}
+	rewind("", "diff", "--stat").want(t, 0, " a       |   4 +++-\n", ` "m\xff" | Bin 2 -> 3000 bytes`, " 2 files changed, 3 insertions(+), 1 deletion(-)\n")
+	rewind("", "diff", "--stat", "--json").want(t, 0, `"files":[{"path":"a"`)
 	o = rewind("", "diff", "--name-status")
 	if want := "A\t\"a\\tb\"\nM\t\"m\\xff\"\nR\told\tnew\n"; o.out != want {
 		t.Errorf("%q, want %q", o.out, want)

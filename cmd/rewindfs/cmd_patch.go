@@ -32,6 +32,9 @@ func (a *app) runPatch(ctx context.Context, o *diffOptions) error {
 	w := bufio.NewWriter(a.out)
 	colour := isTerminal(a.out)
 	res.DiffSummary, err = c.Patch(ctx, r, func(f control.FilePatch) error {
+		if o.stat && f.Note {
+			return nil
+		}
 		if a.json || o.stat {
 			res.Files = append(res.Files, f)
 			return nil

@@ -133,7 +133,7 @@ func (a *app) newRoot() *cobra.Command {
 	add("time", a.newCheckpoint(), a.newRollback(), a.newUndo(), a.newRedo(), a.newRestore())
 	add("branch", a.newFork(), a.newBranch())
 	add("agent", a.newMemory(), a.newTool(), a.newVerify(), a.newPolicy(), a.newBudget(), a.newLedger())
-	add("look", a.newLog(), a.newDiff(), a.newCat(), a.newRead(), a.newWrite())
+	add("look", a.newLog(), a.newOplog(), a.newDiff(), a.newCat(), a.newRead(), a.newWrite())
 	root.AddCommand(newBenchCommand(a), a.newDoctor(), a.newVersion())
 	return root
 }

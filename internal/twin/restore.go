@@ -34,6 +34,9 @@ func (r *Run) restore(pick int) {
 	}
 	all := slices.Sorted(maps.Keys(paths))
 	p := all[pick*7919%len(all)]
+	if apart(now, s.tree, p) {
+		return
+	}
 	was := r.now("")
 	left, blocked, err := r.sub.(Restorer).Restore(s.ref, p)
 	r.note("restore %q of %s, left %q", p, s.ref, left)
@@ -65,6 +68,18 @@ func (r *Run) restore(pick int) {
 	// The plain twin has new objects; the subject's must be what they were to the nanosecond.
 	f := fstree.Fields{Mtime: true, Blocks: r.opt.Exact.Blocks}
 	r.same(part(s.tree, p), part(r.lastTree, p), f, "what was restored", "what is there")
+}
+
+// apart reports whether below p there is a copy, as an earlier restore makes one, of a file that has or
+// had several names: it stays what it is, whatever happens to the others.
+func apart(now, was *fstree.Tree, p string) bool {
+	for q, w := range was.Entries {
+		n := now.Entries[q]
+		if n != nil && below(q, p) && !w.IsDir() && n.Ino != w.Ino && unchanged(w, n) && w.Nlink+n.Nlink > 2 {
+			return true
+		}
+	}
+	return false
 }
 
 func below(p, dir string) bool { return dir == "." || p == dir || strings.HasPrefix(p, dir+"/") }

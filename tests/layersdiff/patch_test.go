@@ -136,7 +136,7 @@ func TestPatches(t *testing.T) {
 	if out, err := exec.Command("git", "version").CombinedOutput(); err != nil {
 		t.Skipf("no git: %v %s", err, out)
 	}
-	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 60}, "REWINDFS_TEST_CHECKS")
+	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 15}, "REWINDFS_TEST_CHECKS")
 	w := newWorld(t, false)
 	top := fstree.FastTemp(t)
 	n := 0

@@ -44,7 +44,7 @@ var restored = twin.Plan{
 }
 
 // TestRestores brings single paths of any state back, between operations and movements.
-func TestRestores(t *testing.T) { runSteps(t, restored, false, 1, 400) }
+func TestRestores(t *testing.T) { runSteps(t, restored, false, 1, 40) }
 
 // TestRestoresOverHighNumbers does so over a base whose inode numbers cannot be used.
-func TestRestoresOverHighNumbers(t *testing.T) { runSteps(t, restored, true, 1, 60) }
+func TestRestoresOverHighNumbers(t *testing.T) { runSteps(t, restored, true, 1, 10) }

@@ -11,10 +11,10 @@ import (
 
 // Restorer is a subject that can bring single paths of a state back.
 type Restorer interface {
-	// Restore makes path ("." for everything) what it is in the state ref. What there was is sealed
-	// before: left names it, and so does Moved; it is "" when nothing was to be done. blocked
-	// says that a directory above path is something else now, and nothing was done.
-	Restore(ref, path string) (left string, blocked bool, err error)
+	// Restore makes path ("." for everything) what it is in the state ref; done is false when nothing was
+	// to be. What there was is sealed before: left names it, if it has a name, and both results of Moved are that
+	// state. blocked says that a directory above path is something else now, and nothing was done.
+	Restore(ref, path string) (left string, done, blocked bool, err error)
 }
 
 // restore brings a path of a state back, on both sides.
@@ -38,23 +38,25 @@ func (r *Run) restore(pick int) {
 		return
 	}
 	was := r.now("")
-	left, blocked, err := r.sub.(Restorer).Restore(s.ref, p)
+	left, done, blocked, err := r.sub.(Restorer).Restore(s.ref, p)
 	r.note("restore %q of %s, left %q", p, s.ref, left)
 	r.check(err, "restore")
 	if blocked != inTheWay(now, s.tree, p) {
 		r.fatalf("restore %q says that something is in the way: %v", p, blocked)
 	}
-	if left == "" {
+	if !done {
 		r.same(r.lastTree, r.tree(), r.opt.Exact, "the tree before", "the tree after nothing was restored")
 	} else {
 		was.ref = left
-		r.states, r.under = append(r.states, was), was
+		if left != "" {
+			r.states, r.under = append(r.states, was), was
+		}
 		r.leave(was)
 	}
 	if blocked {
 		return
 	}
-	if left != "" {
+	if done {
 		var keep *fstree.Entry
 		a, b := now.Entries[p], r.tree().Entries[p]
 		if a != nil && b != nil && a.Ino == b.Ino { // no name was changed in the directory above

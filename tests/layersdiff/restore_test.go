@@ -10,7 +10,7 @@ import (
 )
 
 // Restore implements twin.Restorer.
-func (s *subject) Restore(of, path string) (left string, blocked bool, err error) {
+func (s *subject) Restore(of, path string) (left string, done, blocked bool, err error) {
 	if path == "." {
 		path = ""
 	}
@@ -24,15 +24,15 @@ func (s *subject) Restore(of, path string) (left string, blocked bool, err error
 	}
 	switch {
 	case errors.Is(err, layers.ErrInTheWay):
-		return "", true, nil
+		return "", false, true, nil
 	case err != nil || res.Noop:
-		return "", false, err
+		return "", false, false, err
 	case len(res.Changes) != len(foreseen.Changes):
-		return "", false, errors.New("a dry run told of other changes")
+		return "", false, false, errors.New("a dry run told of other changes")
 	}
 	s.undo, s.redo = append(append(s.undo, s.redo...), res.From), nil
 	s.left, s.to = res.From, res.From
-	return ref(res.From), false, nil
+	return ref(res.From), true, false, nil
 }
 
 var _ twin.Restorer = (*subject)(nil)

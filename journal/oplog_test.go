@@ -2,6 +2,7 @@ package journal
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -374,4 +375,34 @@ func TestNothingIsEverLost(t *testing.T) {
 			"": m.check,
 		})
 	})
+}
+
+// A restore is a step, too. That it left the conversation alone goes with it: back, forward, and through the
+// store. As a place that a later rollback leaves behind, its state is whole.
+func TestRestoresAreSteps(t *testing.T) {
+	h := newHead()
+	restore := &Op{N: 7, Kind: OpRestore, Branch: "main", From: 10, To: 10, Open: 11, Label: "a", FilesOnly: true}
+	b, err := encodeOp(restore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if op, err := decodeOp(b); err != nil || !op.FilesOnly || op.Kind != OpRestore {
+		t.Fatalf("%s came back as %+v, %v", b, op, err)
+	}
+	h.j.Commit(nil, restore)
+	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 11, To: 2, Label: "b"})
+	steps, err := h.j.Undo("main", 2)
+	if err != nil || steps[0].FilesOnly || steps[1] != (Step{Back: 10, By: OpRestore, Label: "a", FilesOnly: true}) {
+		t.Fatalf("%+v, %v", steps, err)
+	}
+	h.j.Commit(nil, &Op{Kind: OpUndo, Branch: "main", From: 12, To: 10, Steps: 2})
+	steps, err = h.j.Redo("main", 2)
+	if err != nil || steps[0].Back != 11 || !steps[0].FilesOnly || steps[1].Back != 12 || steps[1].FilesOnly {
+		t.Fatalf("forward, the restore is made again first: %+v, %v", steps, err)
+	}
+	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 13, To: 3, Label: "c"})
+	steps, err = h.j.Undo("main", 4)
+	if err != nil || slices.ContainsFunc(steps, func(s Step) bool { return s.FilesOnly }) {
+		t.Fatalf("%+v, %v", steps, err)
+	}
 }

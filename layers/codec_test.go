@@ -24,6 +24,12 @@ func sampleInode() *inode {
 	}
 }
 
+func sampleSourced() *inode {
+	in := sampleInode()
+	in.origin, in.source = nil, in.origin
+	return in
+}
+
 func sampleExtents() []extent {
 	x := extent{off: regionSize + 10, n: 100, kind: kindChunk, coff: 3}
 	for i := range x.hash {
@@ -49,6 +55,7 @@ func samplePreimage() *preimage {
 func TestGoldenRecords(t *testing.T) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "inode  %x\n", sampleInode().encode())
+	fmt.Fprintf(&b, "source %x\n", sampleSourced().encode())
 	fmt.Fprintf(&b, "plain  %x\n", (&inode{mode: 0o40755, nlink: 2}).encode())
 	fmt.Fprintf(&b, "name   %x\n", nameRec{ino: 1 << 40, typ: 0o100000, under: underWhiteout}.encode())
 	fmt.Fprintf(&b, "white  %x\n", nameRec{}.encode())
@@ -83,6 +90,10 @@ func TestRecordsRoundTrip(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(in, out) {
 		t.Errorf("inode %+v came back as %+v, %v", in, out, err)
 	}
+	in = sampleSourced()
+	if out, err = decodeInode(7, in.encode()); err != nil || !reflect.DeepEqual(in, out) {
+		t.Errorf("inode %+v came back as %+v, %v", in, out, err)
+	}
 	xs, err := decodeExtents(1, encodeExtents(1, sampleExtents()))
 	if err != nil || !reflect.DeepEqual(xs, sampleExtents()) {
 		t.Errorf("extents came back as %+v, %v", xs, err)
@@ -110,6 +121,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 // TestDamagedRecords: a record cut anywhere, or of another version, is ErrCorrupt and never a panic.
 func TestDamagedRecords(t *testing.T) {
 	decoders := map[string]func([]byte) error{
+		"source": func(b []byte) error { _, err := decodeInode(1, b); return err },
 		"inode":  func(b []byte) error { _, err := decodeInode(1, b); return err },
 		"name":   func(b []byte) error { _, err := decodeName(1, b); return err },
 		"extent": func(b []byte) error { _, err := decodeExtents(1, b); return err },
@@ -120,7 +132,8 @@ func TestDamagedRecords(t *testing.T) {
 		"pre":    func(b []byte) error { _, err := decodePreimage(b); return err },
 	}
 	whole := map[string][]byte{
-		"inode": sampleInode().encode(), "name": nameRec{ino: 300}.encode(), "extent": encodeExtents(1, sampleExtents()),
+		"source": sampleSourced().encode(),
+		"inode":  sampleInode().encode(), "name": nameRec{ino: 300}.encode(), "extent": encodeExtents(1, sampleExtents()),
 		"layer": layerRec{parent: 300}.encode(), "head": headRec{layer: 300}.encode(),
 		"was": sampleWas().encode(), "line": layerRec{gen: 300}.encode(), "pre": samplePreimage().encode(),
 	}
@@ -139,6 +152,7 @@ func TestDamagedRecords(t *testing.T) {
 
 func FuzzRecords(f *testing.F) {
 	f.Add(sampleInode().encode())
+	f.Add(sampleSourced().encode())
 	f.Add(encodeExtents(1, sampleExtents()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		decodeInode(1, b)

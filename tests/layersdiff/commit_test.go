@@ -161,7 +161,7 @@ func underUnknown(s *subject, p string) bool {
 // committed is history with commits.
 var committed = twin.Plan{
 	Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 80,
-	Chance: map[twin.Ctl]int{twin.Seal: 40, twin.Move: 25, twin.Undo: 12, twin.Redo: 8, twin.Reopen: 8, twin.Collect: 15, twin.Commit: 50},
+	Chance: map[twin.Ctl]int{twin.Seal: 40, twin.Move: 25, twin.Undo: 12, twin.Redo: 8, twin.Reopen: 8, twin.Collect: 15, twin.Commit: 50, twin.Restore: 20},
 }
 
 // TestCommits changes the base between operations, checkpoints and rollbacks. Each

@@ -73,7 +73,7 @@ func (s *Session) viewOf(r *http.Request) (*layers.View, func(), error) {
 		}
 		return &s.branch.View, func() {}, nil
 	}
-	t, err := s.resolve(ref)
+	t, err := s.resolveAnywhere(ref)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -86,7 +86,7 @@ type restoring struct {
 	t         *Tree
 	d         *differ // from the head to the target
 	head, ref *View   // of its own: nothing is forgotten in them
-	paths     []string
+	paths     map[string]bool
 	roots     []root
 	inPlace   map[string]bool // directories of both states, as the same inode, that differ
 	whole     map[string]bool // the paths of roots
@@ -120,7 +120,10 @@ func (b *Branch) planRestore(target Layer, paths []string) (*restoring, error) {
 	if gen := t.genOf(t.ancestry(target)); target != BaseLayer && gen != b.base.gen {
 		return nil, fmt.Errorf("it is built on generation %d of the base and the head on %d: %w", gen, b.base.gen, ErrGeneration)
 	}
-	r := &restoring{b: b, t: t, paths: paths, inPlace: map[string]bool{}, whole: map[string]bool{}, plants: map[string]*plant{}}
+	r := &restoring{b: b, t: t, paths: map[string]bool{}, inPlace: map[string]bool{}, whole: map[string]bool{}, plants: map[string]*plant{}}
+	for _, p := range paths {
+		r.paths[p] = true
+	}
 	for _, side := range []struct {
 		v **View
 		l Layer
@@ -150,7 +153,7 @@ func (r *restoring) close() {
 }
 
 func (r *restoring) plan(head, target Layer) error {
-	for _, w := range r.paths {
+	for w := range r.paths {
 		h, err := r.head.at(w)
 		x, err2 := r.ref.at(w)
 		if err = errors.Join(err, err2); err != nil {
@@ -190,8 +193,12 @@ func (r *restoring) candidates(head, target Layer) ([]string, error) {
 	if err := r.directories(head, target, touched); err != nil {
 		return nil, err
 	}
+	sorted := slices.Sorted(maps.Keys(touched))
 	out := map[string]bool{}
-	for _, w := range r.paths {
+	for w := range r.paths {
+		if w == "" {
+			return sorted, nil
+		}
 		for p := w; ; p, _ = split(p) {
 			if touched[p] {
 				out[w] = true // it, or a directory above, came, went or moved
@@ -200,10 +207,13 @@ func (r *restoring) candidates(head, target Layer) ([]string, error) {
 				break
 			}
 		}
-		for q := range touched {
-			if w == "" || strings.HasPrefix(q, w+"/") {
-				out[q] = true
+		below := w + "/"
+		at, _ := slices.BinarySearch(sorted, below)
+		for _, q := range sorted[at:] {
+			if !strings.HasPrefix(q, below) {
+				break
 			}
+			out[q] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(out)), nil
@@ -352,8 +362,14 @@ func (r *restoring) replace(q string, h, x *node) error {
 	return nil
 }
 
-func (r *restoring) inScope(dir string) bool {
-	return slices.ContainsFunc(r.paths, func(w string) bool { return w == "" || dir == w || strings.HasPrefix(dir, w+"/") })
+// inScope reports whether p is among the paths to restore, or below one of them.
+func (r *restoring) inScope(p string) bool {
+	for ; !r.paths[p]; p, _ = split(p) {
+		if p == "" {
+			return false
+		}
+	}
+	return true
 }
 
 // sameTree reports whether two trees show the same, if not as the same inodes.

@@ -267,3 +267,28 @@ func TestRestoreManyFiles(t *testing.T) {
 		t.Errorf("%d nodes stay in memory", got)
 	}
 }
+
+// A line of layers never gets paths of another generation of the base.
+func TestRestoreOverGenerations(t *testing.T) {
+	s := newStore(t, baseOf(t, map[string]string{"a": "base a", "b": "base b"}))
+	s.write("a", "new")
+	old := s.seal()
+	_, err := s.tree.KeepBase(t.Context(), []string{"b"}, nil)
+	s.ok(err)
+	s.ok(os.WriteFile(filepath.Join(s.base, "b"), []byte("committed"), 0o644))
+	s.tree.BaseChanged()
+	two, err := s.tree.Branch("two")
+	s.ok(err)
+	if _, err := two.Restore(old, []string{"a"}, false, nil, nil); !errors.Is(err, ErrGeneration) {
+		t.Errorf("a path of an older generation: %v", err)
+	}
+	s.unlink("b")
+	s.restore(BaseLayer, "b")
+	if got := s.read("b"); got != "base b" {
+		t.Errorf("the base as of the line: %q", got)
+	}
+	s.reopen()
+	if got := s.read("b"); got != "base b" {
+		t.Errorf("opened again: %q", got)
+	}
+}

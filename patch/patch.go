@@ -11,6 +11,8 @@ import (
 // Options choose what a patch holds.
 type Options struct {
 	Binary bool // binary files as such, not only that they differ
+	// Keep says which entries are wanted; old is "" but of a rename. nil: all.
+	Keep func(path, old string) bool
 }
 
 // Bounds of what is compared, in bytes for each side. A larger file is only said to differ.
@@ -38,6 +40,12 @@ func Write(from, to Side, changes []Change, o Options, fn func(*File) error) err
 	}
 	for i := range pairs {
 		w := &writer{from: from, to: to, o: o, pair: &pairs[i], f: &File{Path: pairs[i].path()}}
+		if p := w.pair; p.old != "" && p.new != "" && p.old != p.new {
+			w.f.OldPath = p.old
+		}
+		if o.Keep != nil && !o.Keep(w.f.Path, w.f.OldPath) {
+			continue
+		}
 		if err := w.write(); err != nil {
 			return fmt.Errorf("compare %q: %w", w.f.Path, err)
 		}
@@ -62,9 +70,6 @@ type writer struct {
 
 func (w *writer) write() error {
 	p := w.pair
-	if p.old != "" && p.new != "" && p.old != p.new {
-		w.f.OldPath = p.old
-	}
 	if p.a != nil && !p.a.inGit() || p.b != nil && !p.b.inGit() {
 		w.f.Note = true
 		w.beyondGit()

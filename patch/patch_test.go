@@ -146,11 +146,12 @@ func TestGitTakesIt(t *testing.T) {
 		t.Skip("no git")
 	}
 	long := strings.Repeat("\x00\x01abc", 3000)
-	from := tree{"a": "A\n", "b": "B\n", "c1": "1\n", "c2": "2\n", "dir/f": "f\n", "file": "file\n", "bin": long, "two": "t\n"}
-	to := tree{"a": "B\n", "b": "A\n", "c2": "1\n", "c3": "2\n", "dir": "f is gone\n", "file/g": "g\n", "bin": long + "\x00", "newbin": "\x00", "t1": "t\n", "t2": "t\n"}
+	from := tree{"a": "A\n", "b": "B\n", "c1": "1\n", "c2": "2\n", "dir/f": "f\n", "file": "file\n", "bin": long, "two": "t\n", "p/x": "in p, goes\n", "p/y": "in p\n", "q/x": "in q\n"}
+	to := tree{"a": "B\n", "b": "A\n", "c2": "1\n", "c3": "2\n", "dir": "f is gone\n", "file/g": "g\n", "bin": long + "\x00", "newbin": "\x00", "t1": "t\n", "t2": "t\n", "p/x": "in q\n", "q/y": "in p\n"}
 	text := written(t, from, to, Options{Binary: true}, []Change{
 		{"R", "a", "b"}, {"R", "b", "a"}, {"R", "c2", "c1"}, {"R", "c3", "c2"}, {"D", "dir/f", ""}, {"T", "dir", ""}, {"T", "file", ""}, {"A", "file/g", ""},
 		{"M", "bin", ""}, {"A", "newbin", ""}, {"R", "t1", "two"}, {"R", "t2", "two"},
+		{"R", "p", "q"}, {"R", "q", "p"}, {"D", "p/x", ""},
 	}...)
 	dir := t.TempDir()
 	for p, content := range from {

@@ -65,9 +65,9 @@ type planner struct {
 // plan turns changes into pairs, in the order of paths.
 func plan(from, to Side, changes []Change) ([]pair, error) {
 	p := &planner{from: from, to: to, before: map[string]*Object{}}
-	told := map[string]bool{}
+	told := map[string]bool{} // paths of the to side
 	for _, c := range changes {
-		told[c.Path] = true
+		told[c.Path] = told[c.Path] || c.Status != "D"
 		if c.Status != "R" {
 			continue
 		}

@@ -58,9 +58,12 @@ func (s *Session) graph(all bool, limit int) ([]control.GraphNode, error) {
 
 // addLeft adds what movements left and can be gone back to.
 func (s *Session) addLeft(node func(uint64) *control.GraphNode) {
-	reachable := s.journal.Reachable()
+	reachable := map[uint64]bool{}
+	for _, l := range s.journal.Reachable() {
+		reachable[l] = true
+	}
 	for _, op := range s.journal.Ops(0) {
-		if !isMovement(op.Kind) || op.Untouched || !slices.Contains(reachable, op.From) || !s.tree.Has(layers.Layer(op.From)) {
+		if !isMovement(op.Kind) || op.Untouched || !reachable[op.From] || !s.tree.Has(layers.Layer(op.From)) {
 			continue
 		}
 		if n := node(op.From); len(n.Checkpoints) == 0 && n.Left == nil {

@@ -24,10 +24,10 @@ func (s *Session) Patch(ctx context.Context, r *control.PatchRequest, out *contr
 		return nil, err
 	}
 	sum := &control.DiffSummary{From: fromName, To: toName, Counts: map[string]int{}}
-	err = s.patch(ctx, from, to, patch.Options{Binary: r.Binary}, func(f *patch.File) error {
-		if !keep(f.Path) && (f.OldPath == "" || !keep(f.OldPath)) {
-			return nil
-		}
+	err = s.patch(ctx, from, to, patch.Options{
+		Binary: r.Binary,
+		Keep:   func(path, old string) bool { return keep(path) || old != "" && keep(old) },
+	}, func(f *patch.File) error {
 		sum.Total++
 		return out.Emit(wirePatch(f, r.Stat))
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -89,6 +90,9 @@ func (s *Session) restorePaths(to journal.Target, paths []string, dry bool) (mad
 				Branch: s.o.Branch, Phase: "restore", Auto: true, Layer: uint64(m.From), Parent: uint64(parent),
 				ChangedPaths: m.Left, CreatedAt: m.At, Conversation: snapshotOf(s.memory.Live(s.o.Branch)),
 			}
+			if calls := s.calls.inflight(); len(calls) > 0 {
+				e.Tool = &journal.Tool{Inflight: calls}
+			}
 			if e, err = s.journal.StageEntry(b, e); err != nil {
 				return err
 			}
@@ -164,4 +168,15 @@ func (s *Session) auditRestore(res *control.Restored, paths []string) {
 		"asked": string(journal.OpRestore), "paths": named, "named": len(paths), "changed_paths": res.ChangedPaths, "saved": res.Saved,
 	}
 	s.audit(event)
+}
+
+// lastTalk is the step of path whose conversation comes back: that of the last movement which took
+// the conversation along. nil if none did.
+func lastTalk(path []journal.Step) *journal.Step {
+	for i := range slices.Backward(path) {
+		if !path[i].FilesOnly {
+			return &path[i]
+		}
+	}
+	return nil
 }

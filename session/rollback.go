@@ -212,17 +212,6 @@ func (s *Session) walk(ctx context.Context, r *control.UndoRequest, kind journal
 	return res, nil
 }
 
-// lastTalk is the step of path whose conversation comes back: that of the last movement which took
-// the conversation along. nil if none did.
-func lastTalk(path []journal.Step) *journal.Step {
-	for i := range slices.Backward(path) {
-		if !path[i].FilesOnly {
-			return &path[i]
-		}
-	}
-	return nil
-}
-
 // refCall names the checkpoint in front of the tool call that began last.
 const refCall = "@call"
 

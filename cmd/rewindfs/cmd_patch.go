@@ -83,12 +83,16 @@ func coloured(text []byte) []byte {
 			colour = "\x1b[31m"
 		}
 		out.WriteString(colour)
-		for _, b := range line {
-			if b < 0x20 && b != '\t' || b == 0x7f {
-				out.WriteByte('^')
-				b ^= 0x40
+		for i, b := range line {
+			switch {
+			case b < 0x20 && b != '\t' || b == 0x7f:
+				out.WriteString("^" + string(rune(b^0x40)))
+			case b == 0xc2 && i+1 < len(line) && line[i+1] < 0xa0: // the same controls, of 8 bits
+				out.WriteByte('?')
+			case i > 0 && line[i-1] == 0xc2 && b < 0xa0 && b >= 0x80:
+			default:
+				out.WriteByte(b)
 			}
-			out.WriteByte(b)
 		}
 		if colour != "" {
 			out.WriteString("\x1b[m")

@@ -28,7 +28,7 @@ type request struct {
 
 // reading are the routes that change nothing.
 var reading = []string{
-	"GET Status", "POST Log", "POST Diff", "GET File", "GET Memory", "GET Policy", "GET Budget", "GET Current", "GET Branches",
+	"GET Status", "POST Log", "POST Diff", "POST Patch", "GET File", "GET Memory", "GET Policy", "GET Budget", "GET Current", "GET Branches",
 }
 
 // mutating are requests that, in the state that prepare makes, would each change something.
@@ -54,6 +54,7 @@ func mutating(ids map[string]string) []request {
 		{route: "POST Undo", path: control.PathUndo, body: `{}`},
 		{route: "POST Redo", path: control.PathRedo, body: `{}`},
 		{route: "POST Rollback", path: control.PathRollback, body: `{"ref":"base"}`},
+		{route: "POST Restore", path: control.PathRestore, body: `{"ref":"` + ids["two"] + `","paths":["Zg=="]}`},
 		{route: "POST Verification", path: control.PathVerification, body: `{"command":"late","status":"fail","to":"` + ids["two"] + `"}`},
 		{route: "POST Checkpoint", path: control.PathCheckpoint, body: `{"label":"late","threads":{"main":` + staged + `}}`},
 		{route: "POST Fork", path: control.PathFork, body: `{"branch":"late"}`},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -290,5 +291,76 @@ func TestRestoreOverGenerations(t *testing.T) {
 	s.reopen()
 	if got := s.read("b"); got != "base b" {
 		t.Errorf("opened again: %q", got)
+	}
+}
+
+// Restores beside programs at work: what is restored is whole each time, and what they write to what was replaced goes nowhere.
+func TestRestoreUnderWrites(t *testing.T) {
+	s := newStore(t, baseOf(t, map[string]string{"d/f": "base", "d/g": strings.Repeat("g", 200<<10)}))
+	s.write("d/f", "checkpoint")
+	cp := s.seal()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range 3 {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				a, err := s.b.Resolve("d/f")
+				if err == nil {
+					_, err = s.b.Write(a.Ino, []byte(fmt.Sprintf("writer %d %d", i, n)), 0, WriteFlags{})
+					s.b.Forget(a.Ino, 1)
+				}
+				dir, err2 := s.b.Resolve("d")
+				if err2 == nil {
+					if m, err := s.b.Mknod(dir.Ino, fmt.Sprintf("n%d", i), unix.S_IFREG|0o644, 0, cred); err == nil {
+						s.b.Forget(m.Ino, 1)
+					}
+					if n%3 == 0 {
+						err2 = s.b.Unlink(dir.Ino, "g")
+					}
+					s.b.Forget(dir.Ino, 1)
+				}
+				for _, err := range []error{err, err2} {
+					if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESTALE) {
+						t.Errorf("writer %d: %v", i, err)
+						return
+					}
+				}
+			}
+		})
+	}
+	for range 40 {
+		_, err := s.b.Restore(cp, []string{"d"}, false, nil, func(Moved) { // still locked: nobody has written since
+			for p, want := range map[string]string{"d/f": "checkpoint", "d/g": strings.Repeat("g", 200<<10)} {
+				n, err := s.b.at(p)
+				if err != nil || n == nil {
+					t.Errorf("%s: %v, %v", p, n, err)
+					continue
+				}
+				if a, err := s.b.attr(n); err != nil || a.Size != int64(len(want)) {
+					t.Errorf("%s has %d bytes, %v", p, a.Size, err)
+				}
+			}
+			if n, err := s.b.at("d/n1"); n != nil || err != nil {
+				t.Errorf("what the checkpoint does not have: %v, %v", n, err)
+			}
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	wg.Wait()
+	s.restore(cp, "")
+	s.reopen()
+	if got := s.read("d/f"); got != "checkpoint" {
+		t.Errorf("%q", got)
+	}
+	if got := len(s.read("d/g")); got != 200<<10 {
+		t.Errorf("%d bytes", got)
 	}
 }

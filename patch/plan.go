@@ -18,7 +18,6 @@ type Change struct {
 type Object struct {
 	Mode   uint32 // st_mode
 	Size   int64
-	Ino    uint64
 	Target string
 }
 
@@ -58,13 +57,12 @@ type pair struct {
 type planner struct {
 	from, to Side
 	dirs     []Change // renamed directories
-	before   map[string]*Object
 	pairs    []pair
 }
 
 // plan turns changes into pairs, in the order of paths.
 func plan(from, to Side, changes []Change) ([]pair, error) {
-	p := &planner{from: from, to: to, before: map[string]*Object{}}
+	p := &planner{from: from, to: to}
 	told := map[string]bool{} // paths of the to side
 	for _, c := range changes {
 		told[c.Path] = told[c.Path] || c.Status != "D"

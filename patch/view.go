@@ -30,7 +30,7 @@ func (s View) Stat(path string) (*Object, error) {
 		return nil, err
 	}
 	defer done()
-	o := &Object{Mode: a.Mode, Size: a.Size, Ino: uint64(a.Ino)}
+	o := &Object{Mode: a.Mode, Size: a.Size}
 	if o.typ() == unix.S_IFLNK {
 		o.Target, err = s.V.Readlink(a.Ino)
 	}

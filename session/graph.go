@@ -90,7 +90,7 @@ func (s *Session) below(l uint64, nodes map[uint64]*control.GraphNode) uint64 {
 // many steps of undo or redo lead to what it left. steps is what stepsTo says.
 func (s *Session) describeOp(op *journal.Op, steps map[string]map[uint64]int) control.Op {
 	out := wireOp(op)
-	if e, ok := s.journal.At(op.To); ok {
+	if e, ok := s.journal.At(op.To); ok && op.Kind != journal.OpRestore { // which stays where it is
 		out.Checkpoint = e.ID
 	}
 	if op.Kind == journal.OpCheckpoint {

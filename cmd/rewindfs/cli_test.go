@@ -451,7 +451,7 @@ func TestDiffCommand(t *testing.T) {
 		t.Errorf("%q", o.out)
 	}
 	rewind("", "diff", "--stat").want(t, 0, " a       |   4 +++-\n", ` "m\xff" | Bin 2 -> 3000 bytes`, " 2 files changed, 3 insertions(+), 1 deletion(-)\n")
-	rewind("", "diff", "--stat", "--json").want(t, 0, `"files":[{"path":"a"`)
+	rewind("", "diff", "--stat", "--json").want(t, 0, `"files":[{"path":"a"`, `"changes":[{"path":"a\tb"`, `"total":3`)
 	o = rewind("", "diff", "--name-status")
 	if want := "A\t\"a\\tb\"\nM\t\"m\\xff\"\nR\told\tnew\n"; o.out != want {
 		t.Errorf("%q, want %q", o.out, want)

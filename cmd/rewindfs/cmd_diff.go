@@ -70,6 +70,16 @@ type diffResult struct {
 	*control.DiffSummary
 }
 
+func listChanges(ctx context.Context, c *control.Client, r control.DiffRequest) (diffResult, error) {
+	res := diffResult{Changes: []control.Change{}}
+	var err error
+	res.DiffSummary, err = c.Diff(ctx, r, func(ch control.Change) error {
+		res.Changes = append(res.Changes, ch)
+		return nil
+	})
+	return res, err
+}
+
 func (a *app) runDiff(ctx context.Context, o *diffOptions) error {
 	if o.nameStatus && o.stat || o.nameStatus && o.patch || o.stat && o.patch {
 		return usagef("--name-status, --stat and --patch exclude each other")
@@ -89,11 +99,7 @@ func (a *app) runDiff(ctx context.Context, o *diffOptions) error {
 	}
 	defer c.Close()
 	if a.json {
-		res := diffResult{Changes: []control.Change{}}
-		res.DiffSummary, err = c.Diff(ctx, o.req, func(ch control.Change) error {
-			res.Changes = append(res.Changes, ch)
-			return nil
-		})
+		res, err := listChanges(ctx, c, o.req)
 		if err != nil {
 			return err
 		}

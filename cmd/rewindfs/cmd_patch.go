@@ -14,10 +14,10 @@ import (
 	"github.com/rewindfs/rewindfs/control"
 )
 
-// patchResult is what diff --patch and diff --stat print as JSON.
+// patchResult is what diff --patch and diff --stat print as JSON, beside what diff always does.
 type patchResult struct {
 	Files []control.FilePatch `json:"files"`
-	*control.DiffSummary
+	diffResult
 }
 
 func (a *app) runPatch(ctx context.Context, o *diffOptions) error {
@@ -29,9 +29,14 @@ func (a *app) runPatch(ctx context.Context, o *diffOptions) error {
 	c.Timeout = moveTime
 	r := control.PatchRequest{DiffRequest: o.req, Binary: o.binary, Stat: o.stat}
 	res := patchResult{Files: []control.FilePatch{}}
+	if a.json {
+		if res.diffResult, err = listChanges(ctx, c, o.req); err != nil {
+			return err
+		}
+	}
 	w := bufio.NewWriter(a.out)
 	colour := isTerminal(a.out)
-	res.DiffSummary, err = c.Patch(ctx, r, func(f control.FilePatch) error {
+	_, err = c.Patch(ctx, r, func(f control.FilePatch) error {
 		if o.stat && f.Note {
 			return nil
 		}

@@ -105,6 +105,8 @@ func describeNode(n *control.GraphNode) []string {
 		}
 	}
 	switch {
+	case n.Left != nil && n.Left.Kind == "restore":
+		out = append(out, fmt.Sprintf("before the restore from '%s'  %s", show(n.Left.Label), when(n.Left.At)))
 	case n.Left != nil && n.Left.Label != "":
 		out = append(out, fmt.Sprintf("left by the %s to '%s'  %s", n.Left.Kind, show(n.Left.Label), when(n.Left.At)))
 	case n.Left != nil:

@@ -37,6 +37,7 @@ var mayImport = map[string]string{
 	"session":         "kv cas layers patch fs fs/transport journal memory memory/convo ledger budget control",
 	"bench":           "control session",
 	"cmd/rewindfs":    "bench control session memory memory/convo memory/valid ledger verify budget",
+	"archive":         "layers",
 	"internal/fstree": "",
 }
 

@@ -141,7 +141,7 @@ func TestSweepBetweenStoringAndNaming(t *testing.T) {
 	p := noise(1, slotSize)
 	s.write("f", "")
 	ino := s.ino("f")
-	direct, _ := carve(p, 0)
+	direct, _ := carve(p, 0, directBytes)
 	st, err := s.tree.store(direct)
 	s.ok(err)
 	s.reclaim()

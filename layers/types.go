@@ -86,6 +86,7 @@ type SetAttr struct {
 // WriteFlags modify Branch.Write.
 type WriteFlags struct {
 	KillPriv bool // clear setuid, setgid and security.capability
+	Chunks   bool // store small parts as chunks at once, too, to be found by their hash
 }
 
 // ChangeStatus is the kind of a Change, spelled as git's --name-status does.

@@ -26,7 +26,11 @@ func (b *Branch) Write(ino Ino, p []byte, off int64, f WriteFlags) (int, error) 
 	if err := b.t.db.CheckSpace(int64(len(p))); err != nil {
 		return 0, unix.ENOSPC
 	}
-	direct, small := carve(p, off)
+	least := int64(directBytes)
+	if f.Chunks {
+		least = 1
+	}
+	direct, small := carve(p, off, least)
 	for {
 		st, err := b.t.store(direct) // hashing and pack I/O without the lock
 		if err != nil {
@@ -89,12 +93,12 @@ func (b *Branch) write(ino Ino, p []byte, off int64, f WriteFlags, st *stored, s
 	return len(p), b.filled(ino, small)
 }
 
-// carve splits p into parts within one slot: those worth a chunk of their own, and the small rest.
-func carve(p []byte, off int64) (direct, small []run) {
+// carve splits p into parts within one slot: those of least bytes or more, which are worth a chunk of their own, and the small rest.
+func carve(p []byte, off, least int64) (direct, small []run) {
 	for len(p) > 0 {
 		n := min(int64(len(p)), slotSize-off%slotSize)
 		r := run{off, p[:n]}
-		if n >= directBytes {
+		if n >= least {
 			direct = append(direct, r)
 		} else {
 			small = append(small, r)

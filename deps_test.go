@@ -34,7 +34,7 @@ var mayImport = map[string]string{
 	"verify":          "",
 	"budget":          "",
 	"control":         "",
-	"session":         "kv cas layers patch fs fs/transport journal memory memory/convo ledger budget control",
+	"session":         "kv cas layers patch fs fs/transport journal memory memory/convo ledger budget control archive",
 	"bench":           "control session",
 	"cmd/rewindfs":    "bench control session memory memory/convo memory/valid ledger verify budget",
 	"archive":         "layers",
@@ -53,7 +53,7 @@ var onlyIn = map[string]struct {
 	"github.com/oklog/ulid":       {"journal", "ids are made in one place"},
 	"pgregory.net/rapid":          {"internal/fsops internal/twin", "it is for tests"},
 	"github.com/stretchr/testify": {"", "tests compare with the standard library"},
-	"golang.org/x/sys/unix":       {"kv cas layers patch fs fs/transport ledger verify session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
+	"golang.org/x/sys/unix":       {"kv cas layers archive patch fs fs/transport ledger verify session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
 }
 
 type goPackage struct {

@@ -36,7 +36,7 @@ type Builder struct {
 	lotAs  string
 	parked map[uint64][]string // names in lot, by id
 	lots   int
-	times  map[layers.Ino]times // to be given back at the end of the section
+	times  map[layers.Ino]times // of what no Set need follow for, and operations move: given back at the end
 	file   *Node                // that is being made or set
 	fileAs layers.Ino
 	isSet  bool
@@ -141,9 +141,6 @@ func (m *Builder) begin(s Section) error {
 		m.base = newMatcher()
 		return nil
 	case first: // it begins with nothing, whatever the base here has
-		if err := m.keep(layers.RootIno); err != nil {
-			return err
-		}
 		_, err := m.wipe(layers.RootIno)
 		return err
 	}
@@ -230,7 +227,7 @@ func (m *Builder) take(r Take) error {
 	if a.Ino != ino {
 		return bad("%q is not object %d", r.Name, r.ID)
 	}
-	if err := firstOf(m.keep(dir), m.keep(ino), m.needLot()); err != nil {
+	if err := m.needLot(); err != nil {
 		return err
 	}
 	m.lots++
@@ -329,9 +326,6 @@ func (m *Builder) make(r Make) error {
 		return bad("object %d is there twice", n.ID)
 	}
 	dir, err := m.use(r.Dir)
-	if err == nil {
-		err = m.keep(dir)
-	}
 	if err == nil && n.isDir() {
 		err = m.underRoot(dir, 0)
 	}
@@ -367,7 +361,7 @@ func (m *Builder) name(r Name) error {
 		return err
 	}
 	ino, err := m.use(r.ID)
-	if err = firstOf(err, m.keep(dir), m.keep(ino)); err != nil {
+	if err = firstOf(err, m.keep(ino)); err != nil {
 		return err
 	}
 	list := m.parked[r.ID]

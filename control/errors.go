@@ -33,6 +33,7 @@ const (
 	CodeNoConversation      Code = "no_conversation"
 	CodeUnrepairable        Code = "unrepairable"
 	CodeBudget              Code = "budget"
+	CodeBadArchive          Code = "bad_archive"
 	CodeUnknownBranch       Code = "unknown_branch"
 	CodeNoSession           Code = "no_session" // made by clients: there is nobody to ask
 )
@@ -61,7 +62,7 @@ var ErrNoDaemon = errors.New("no daemon answers")
 // status is the HTTP status that goes with c.
 func (c Code) status() int {
 	switch c {
-	case CodeBadRequest, CodeBadLabel, CodeUnsupported:
+	case CodeBadRequest, CodeBadLabel, CodeUnsupported, CodeBadArchive:
 		return http.StatusBadRequest
 	case CodeForbidden:
 		return http.StatusForbidden

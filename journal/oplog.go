@@ -24,6 +24,7 @@ const (
 	OpRestore    OpKind = "restore"
 	OpFork       OpKind = "fork"
 	OpDropBranch OpKind = "drop_branch"
+	OpImport     OpKind = "import" // like a fork, on top of what an archive brought
 )
 
 // ErrNothing is returned when there is nothing to undo or redo.
@@ -134,7 +135,7 @@ func (w *walk) apply(op Op) {
 		w.fold()
 		w.push(op.left())
 		w.low = len(w.undo)
-	case OpFork, OpDropBranch:
+	case OpFork, OpDropBranch, OpImport:
 		*w = walk{} // of another branch that had the name, nothing can be taken back
 	case OpUndo:
 		path := take(&w.undo, stepsOf(op, w.undo))
@@ -273,12 +274,12 @@ func (j *Journal) Steps(branch string) (undo, redo int) {
 	return undo, redo
 }
 
-// LastFork returns the operation that made branch; false for main, and what was never forked.
+// LastFork returns the operation that made branch, be it an import; false for main.
 func (j *Journal) LastFork(branch string) (Op, bool) {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	for i := len(j.ops) - 1; i >= 0; i-- {
-		if op := &j.ops[i]; op.Branch == branch && op.Kind == OpFork {
+		if op := &j.ops[i]; op.Branch == branch && (op.Kind == OpFork || op.Kind == OpImport) {
 			return *op, true
 		}
 	}

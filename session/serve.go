@@ -46,6 +46,8 @@ func (s *Session) routes() {
 	handle(s, "GET "+control.PathBranches, (*Session).Branches)
 	handle(s, "POST "+control.PathBranchMount, (*Session).MountBranch)
 	handle(s, "POST "+control.PathBranchDrop, (*Session).DropBranch)
+	handleRaw(s, "GET "+control.PathExport, (*Session).export)
+	handleRaw(s, "PUT "+control.PathImport, (*Session).importArchive)
 	s.server.HandleMetrics(s.collect)
 }
 

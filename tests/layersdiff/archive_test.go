@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +22,7 @@ import (
 // archived is operations with checkpoints, rollbacks and collections, so that lines have gaps.
 var archived = twin.Plan{
 	Ops: fsops.GenOptions{Held: true}, Lo: 20, Hi: 80,
-	Chance: map[twin.Ctl]int{twin.Seal: 60, twin.Move: 15, twin.Undo: 5, twin.Reopen: 2, twin.Collect: 6},
+	Chance: map[twin.Ctl]int{twin.Seal: 150, twin.Move: 30, twin.Reopen: 3, twin.Collect: 15},
 }
 
 // TestArchives brings the history of random operations into archives and back: every state is what it was, in a
@@ -42,29 +41,14 @@ func TestArchives(t *testing.T) {
 			}
 		})
 	}
-	top := fstree.FastTemp(t)
-	n := 0
 	seq := twin.FromEnv(t, twin.Sequences{Seed: 7000, Count: 60}, "REWINDFS_TEST_CHECKS")
 	twin.Check(t, seq, twin.Steps(archived), func(tb twin.TB, steps []twin.Step) {
-		n++
-		scratch := fmt.Sprintf("%s/%d", top, n)
-		if err := os.Mkdir(scratch, 0o755); err != nil {
-			tb.Fatalf("%v", err)
-		}
-		defer os.RemoveAll(scratch)
 		name, b, err := w.newBranch()
 		if err != nil {
 			tb.Fatalf("make a branch: %v", err)
 		}
 		s := &subject{target: target{b: b}, w: w, name: name}
-		r := twin.New(tb, s, twin.Options{Base: w.base, BaseRef: "0", Scratch: scratch, Every: 1 << 30, AnyLine: true, At: fstree.Exact, Exact: fstree.Exact})
-		r.Do(steps)
-		r.Close()
-		if _, err := s.b.Seal(nil); err != nil {
-			tb.Fatalf("seal: %v", err)
-		}
-		line := s.b.Line()
-		slices.Reverse(line)
+		line := lineOf(tb, s, steps)
 		for _, try := range []struct {
 			name     string
 			to       *world
@@ -81,6 +65,41 @@ func TestArchives(t *testing.T) {
 			}
 		}
 	})
+}
+
+// lineOf carries out steps and returns the layers that lead to the last state, the oldest first.
+func lineOf(tb twin.TB, s *subject, steps []twin.Step) []layers.Layer {
+	for _, st := range steps {
+		line, err := s.b.Line(), error(nil)
+		switch {
+		case st.Ctl == twin.Seal:
+			_, err = s.Seal()
+		case st.Ctl == twin.Reopen:
+			s.dropSlots()
+			err = s.Reopen()
+		case st.Ctl == twin.Collect:
+			var refs []string
+			for _, l := range line {
+				refs = append(refs, ref(l))
+			}
+			_, err = s.Collect(st.Pick, refs)
+		case st.Ctl == twin.Move && len(line) > 0:
+			s.dropSlots()
+			_, _, err = s.moveTo(line[st.Pick%len(line)])
+		case st.Ctl == "":
+			s.Do(st.Op)
+		}
+		if err != nil {
+			tb.Fatalf("%v: %v", st, err)
+		}
+	}
+	s.dropSlots()
+	if _, err := s.b.Seal(nil); err != nil {
+		tb.Fatalf("seal: %v", err)
+	}
+	line := s.b.Line()
+	slices.Reverse(line)
+	return line
 }
 
 func roundTrip(tree *layers.Tree, b *layers.Branch, to *world, line []layers.Layer, withBase bool) error {

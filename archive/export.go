@@ -96,7 +96,12 @@ func (x *Exporter) Delta(from, to layers.Layer, a, b *layers.View) error {
 				return err
 			}
 		}
-		return x.forget(a)
+		for _, ino := range x.taken { // what has no name any more
+			if x.links[ino] == 0 {
+				delete(x.links, ino)
+			}
+		}
+		return nil
 	})
 }
 
@@ -375,44 +380,4 @@ func (x *Exporter) changed(from *layers.View, a, b *layers.Attr) error {
 		}
 	}
 	return nil
-}
-
-// forget drops what has no name any more, with all that still is in it.
-func (x *Exporter) forget(from *layers.View) error {
-	for _, ino := range x.taken {
-		if n, known := x.links[ino]; known && n == 0 {
-			delete(x.links, ino)
-			if err := x.bury(from, ino); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// bury drops what is in a directory that is gone, and was not taken out of it.
-func (x *Exporter) bury(from *layers.View, dir layers.Ino) error {
-	a, err := from.Acquire(dir)
-	if err != nil {
-		return missing(err)
-	}
-	defer from.Forget(dir, 1)
-	if !a.IsDir() {
-		return nil
-	}
-	var bad error
-	err = from.ReadDir(dir, 0, func(e layers.Entry) bool {
-		if now, cerr := childOf(x.to, layers.NameKey{Dir: dir, Name: e.Name}); now != e.Ino {
-			bad = cerr
-			return cerr == nil // it was taken
-		}
-		if n, known := x.links[e.Ino]; known && n > 0 {
-			if x.links[e.Ino]--; n == 1 {
-				delete(x.links, e.Ino)
-				bad = x.bury(from, e.Ino)
-			}
-		}
-		return bad == nil
-	})
-	return firstOf(bad, err)
 }

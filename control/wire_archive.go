@@ -63,7 +63,6 @@ type Imported struct {
 	Bytes         int64             `json:"bytes"`
 	Messages      int64             `json:"messages"`
 	Conversation  Conversation      `json:"conversation"`
-	Repairs       []Repair          `json:"repairs"`
 	Problem       string            `json:"problem,omitempty"`
 }
 

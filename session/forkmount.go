@@ -188,6 +188,9 @@ func (s *Session) Branches(context.Context, *control.None) (*control.Branches, e
 	rec := s.Record()
 	out := &control.Branches{Branches: []control.Branch{}}
 	for _, h := range heads {
+		if isStaged(h.Branch) {
+			continue
+		}
 		out.Branches = append(out.Branches, s.describeBranch(h, &rec))
 	}
 	slices.SortStableFunc(out.Branches, func(a, b control.Branch) int { // main first

@@ -48,6 +48,9 @@ func (s *Session) branchNamed(name string) (*Session, error) {
 	}
 	var names []string
 	for _, h := range heads {
+		if isStaged(h.Branch) {
+			continue
+		}
 		if h.Branch == name {
 			return nil, unknownBranch("branch %q is not mounted: bring it back with: rewindfs branch mount %s", name, name)
 		}

@@ -113,6 +113,9 @@ func (s *Session) start(old *Record) error {
 	}
 	s.welcome()
 	s.watch()
+	if err := s.dropOldStaged(); err != nil {
+		s.log.Warn("an unfinished import is still there", "error", err)
+	}
 	s.bringBack()
 	s.log.Info("mounted", "base", s.o.Base, "mountpoint", s.o.Mountpoint, "generation", s.record.Generation, "cache", s.o.CacheMode, "version", s.o.Version)
 	return nil

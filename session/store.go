@@ -50,6 +50,7 @@ type store struct {
 	// journal, from before that until the journal's index has it, so that numbers are given
 	// once; and by the one who gives layers up, from listing those that are needed on. Taken after heads.
 	layering sync.Mutex
+	staged   map[*layers.Branch]struct{} // being built by imports; guarded by layering
 
 	recordMu sync.Mutex
 	record   Record // what changes while the daemon runs is guarded by recordMu
@@ -60,6 +61,7 @@ type store struct {
 	owes       atomic.Uint64 // lines owed to the ledger so far, see owe
 	thinning   sync.Mutex    // held by the one who drops checkpoints; taken before heads
 	background sync.WaitGroup
+	stagings   atomic.Int64 // staged branches made so far
 
 	cut chan struct{} // gets a token when the mount was cut off by force
 
@@ -72,6 +74,7 @@ func newStore(log *slog.Logger) *store {
 	return &store{
 		log: log, done: make(chan struct{}), cut: make(chan struct{}, 1),
 		intake: semaphore.NewWeighted(control.MaxMessages),
+		staged: map[*layers.Branch]struct{}{},
 	}
 }
 

@@ -95,6 +95,9 @@ func (s *Session) needed() ([]layers.Layer, error) {
 	for _, l := range s.journal.Reachable() {
 		add(l)
 	}
+	for b := range s.staged {
+		keep = append(keep, b.Line()...)
+	}
 	forks, err := s.tree.Forks()
 	for _, l := range forks {
 		add(uint64(l))

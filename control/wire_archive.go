@@ -11,12 +11,14 @@ import (
 
 // The calls about archives.
 const (
-	// PathExport: GET ?ref= &format= &compress= &history=1 &with_base=1 → bytes, and the Exported in the trailer ExportTrailer.
+	// PathExport: GET ?ref= &format= &compress= &history=1 &with_base=1 → bytes, and the Exported in the trailer ExportTrailer. When
+	// that is missing, the bytes are of no use, and the trailer ErrorTrailer has the Error that was met on the way.
 	PathExport = "/v1/export"
 	// PathImport: PUT ?name= &mountpoint= or &mountpoint_b64=, bytes → Imported
 	PathImport = "/v1/import"
 	// ExportTrailer is the trailer of an export in which its result comes, when all bytes are sent.
 	ExportTrailer = "Rewindfs-Exported"
+	ErrorTrailer  = "Rewindfs-Error"
 )
 
 // The formats of an export.
@@ -83,7 +85,13 @@ func (c *Client) Export(ctx context.Context, r ExportRequest, w io.Writer) (*Exp
 	if _, err := io.Copy(w, resp.Body); err != nil {
 		return nil, fmt.Errorf("receive the export: %w", err)
 	}
-	out := new(Exported)
+	failed, out := new(Error), new(Exported)
+	if said := resp.Trailer.Get(ErrorTrailer); said != "" {
+		if err := json.Unmarshal([]byte(said), failed); err != nil {
+			return nil, fmt.Errorf("receive the export: it failed, and why cannot be read: %w", err)
+		}
+		return nil, failed
+	}
 	if err := json.Unmarshal([]byte(resp.Trailer.Get(ExportTrailer)), out); err != nil {
 		return nil, fmt.Errorf("receive the export: it ends without its result: %w", err)
 	}

@@ -36,7 +36,7 @@ func (s *Session) export(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Trailer", control.ExportTrailer)
+	w.Header().Set("Trailer", control.ExportTrailer+", "+control.ErrorTrailer)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	var out *control.Exported
 	if x.Format == control.FormatArchive {
@@ -45,7 +45,9 @@ func (s *Session) export(w http.ResponseWriter, r *http.Request) error {
 		out, err = s.exportTar(r.Context(), w, &x, to)
 	}
 	if err != nil {
-		return exportError(to, err)
+		err = exportError(to, err)
+		s.log.Warn("export", "checkpoint", to.Name(), "format", x.Format, "error", err)
+		return tellExport(r.Context(), w, err)
 	}
 	result, err := json.Marshal(out)
 	if err != nil {
@@ -106,6 +108,20 @@ func exportError(to journal.Target, err error) error {
 		return apiError(fmt.Errorf("%s was dropped while it was exported: %w", to.Name(), err))
 	}
 	return apiError(fmt.Errorf("export %s: %w", to.Name(), err))
+}
+
+// tellExport has an error come behind the bytes that were sent, when somebody still waits for it.
+func tellExport(ctx context.Context, w http.ResponseWriter, err error) error {
+	var api *control.Error
+	if ctx.Err() != nil || !errors.As(err, &api) {
+		return err
+	}
+	said, jerr := json.Marshal(api)
+	if jerr != nil {
+		return err
+	}
+	w.Header().Set(control.ErrorTrailer, string(said))
+	return nil
 }
 
 // baseUnder opens the base that a layer is built on.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -48,9 +49,17 @@ func outTarget(name string) (string, error) {
 	return target, nil
 }
 
-// writeOutFile makes the file at name hold data: all of it, or what it held before. A
+// writeOutFile makes the file at name hold data, see writeOutStream.
+func writeOutFile(name string, data []byte) error {
+	return writeOutStream(name, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// writeOutStream makes the file at name hold what fill writes: all of it, or what it held before. A
 // new one is for its owner only; one that is there keeps its mode.
-func writeOutFile(name string, data []byte) (err error) {
+func writeOutStream(name string, fill func(io.Writer) error) (err error) {
 	target, err := outTarget(name)
 	if err != nil {
 		return err
@@ -61,11 +70,21 @@ func writeOutFile(name string, data []byte) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("write %s: %w", show(name), err), os.Remove(tmp.Name()))
+			err = errors.Join(err, os.Remove(tmp.Name()))
 		}
 	}()
-	_, err = tmp.Write(data)
-	if fi, statErr := os.Stat(target); err == nil && statErr == nil {
+	if err := fill(tmp); err != nil { // which may be about something else
+		return errors.Join(err, tmp.Close())
+	}
+	if err := putInPlace(tmp, target); err != nil {
+		return fmt.Errorf("write %s: %w", show(name), err)
+	}
+	return nil
+}
+
+// putInPlace closes tmp, once it is on the disk, and gives it the name and the mode of target.
+func putInPlace(tmp *os.File, target string) (err error) {
+	if fi, statErr := os.Stat(target); statErr == nil {
 		err = tmp.Chmod(fi.Mode().Perm())
 	}
 	if err == nil {

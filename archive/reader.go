@@ -46,7 +46,7 @@ func NewReader(r io.Reader, l Limits) (*Reader, error) {
 	a := &Reader{file: &tail{r: bufio.NewReaderSize(r, 64<<10), hash: blake3.New()}, limits: l, section: blake3.New(), chunks: map[chunkKey]struct{}{}}
 	start := make([]byte, len(magic)+4)
 	if _, err := io.ReadFull(a.file, start); err != nil {
-		return nil, notEarly(err, "it is too short to be an archive of rewindfs")
+		return nil, a.broken(err, "it is too short to be an archive of rewindfs")
 	}
 	if string(start[:len(magic)]) != magic {
 		return nil, bad("it is no archive of rewindfs")
@@ -103,12 +103,12 @@ func (a *Reader) Next() (Record, error) {
 func (a *Reader) read() (Record, error) {
 	letter, err := a.in.ReadByte()
 	if err != nil {
-		return nil, notEarly(err, "it ends early")
+		return nil, a.broken(err, "it ends early")
 	}
 	head := &recorded{in: a.in, b: []byte{letter}}
 	n, err := binary.ReadUvarint(head)
 	if err != nil {
-		return nil, notEarly(err, "it ends early")
+		return nil, a.broken(err, "it ends early")
 	}
 	if n > MaxRecord {
 		return nil, bad("a record of %d bytes is too large", n)
@@ -118,7 +118,7 @@ func (a *Reader) read() (Record, error) {
 	}
 	p := a.buf[:n]
 	if _, err := io.ReadFull(a.in, p); err != nil {
-		return nil, notEarly(err, "it ends early")
+		return nil, a.broken(err, "it ends early")
 	}
 	a.out += int64(len(head.b)) + int64(n)
 	if a.out > freeBytes && a.out/maxRatio > a.file.n {
@@ -220,7 +220,7 @@ func (a *Reader) message(l link) (Record, error) {
 // finish finds out whether the file ends here, and is what its digest says.
 func (a *Reader) finish() error {
 	if _, err := a.in.ReadByte(); !errors.Is(err, io.EOF) {
-		return firstOf(notEarly(err, "it goes on behind its end"), bad("it goes on behind its end"))
+		return firstOf(a.broken(err, "it goes on behind its end"), bad("it goes on behind its end"))
 	}
 	sum, err := a.file.rest()
 	if err != nil {
@@ -239,12 +239,16 @@ type tail struct {
 	r    *bufio.Reader
 	hash *blake3.Hasher
 	n    int64
+	err  error // of reading the file, but for its end
 }
 
 func (t *tail) Read(p []byte) (int, error) {
 	const sum = len(Digest{})
-	if _, err := t.r.Peek(sum + 1); err != nil {
-		return 0, err // io.EOF: only the digest is left, or not even that
+	if _, err := t.r.Peek(sum + 1); errors.Is(err, io.EOF) {
+		return 0, err // only the digest is left, or not even that
+	} else if err != nil {
+		t.err = err
+		return 0, err
 	}
 	n, err := t.r.Read(p[:min(len(p), t.r.Buffered()-sum)])
 	_, _ = t.hash.Write(p[:n])
@@ -261,24 +265,17 @@ func (t *tail) rest() ([]byte, error) {
 	return b, nil
 }
 
-// notEarly says what was wrong when reading failed: the archive, or the reading.
-func notEarly(err error, what string) error {
+// broken says why reading failed: the file could not be read, it ends, with what that means, or else what is in it is damaged.
+func (a *Reader) broken(err error, ends string) error {
 	switch {
 	case err == nil:
 		return nil
+	case a.file.err != nil:
+		return fmt.Errorf("read the archive: %w", a.file.err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return bad("%s", what)
+		return bad("%s", ends)
 	}
-	for _, z := range []error{
-		zstd.ErrMagicMismatch, zstd.ErrWindowSizeExceeded, zstd.ErrWindowSizeTooSmall, zstd.ErrDecoderSizeExceeded, zstd.ErrUnknownDictionary,
-		zstd.ErrCRCMismatch, zstd.ErrReservedBlockType, zstd.ErrCompressedSizeTooBig, zstd.ErrBlockTooSmall, zstd.ErrUnexpectedBlockSize,
-		zstd.ErrFrameSizeExceeded, zstd.ErrFrameSizeMismatch,
-	} {
-		if errors.Is(err, z) {
-			return bad("it is damaged: %v", err)
-		}
-	}
-	return fmt.Errorf("read the archive: %w", err)
+	return bad("it is damaged: %v", err)
 }
 
 func firstOf(errs ...error) error {

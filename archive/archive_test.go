@@ -329,6 +329,22 @@ func TestHostileRecords(t *testing.T) {
 	}
 }
 
+// Whole but for one thing, which the tree would not mind.
+func TestChunksComeOnceAndCountsAreTrue(t *testing.T) {
+	file := written(t, allBase, append([]Record{
+		Begin{SectionTree}, Make{1, "f", node(3, unix.S_IFREG|0o644, 1000)}, Data{Off: 0, Bytes: []byte("hello")}, Data{Off: 7, Bytes: []byte("there")}, End{SectionTree},
+		&Checkpoint{ID: "X", CreatedAt: madeAt},
+	}, talk[0], talk[3])...)
+	for what, change := range map[string][2]string{
+		"is there twice": {"there", "hello"}, "does not hold what it says": {`"chunks":2`, `"chunks":3`},
+	} {
+		p := sealedUp(bytes.Replace(unpacked(t, file), []byte(change[0]), []byte(change[1]), 1))
+		if _, _, err := Check(bytes.NewReader(packed(t, p)), Limits{}); !errors.Is(err, ErrBad) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", change[1], err)
+		}
+	}
+}
+
 func TestLimits(t *testing.T) {
 	file := written(t, allBase, small()...)
 	for _, l := range []Limits{{Bytes: 4}, {Objects: 1}} {

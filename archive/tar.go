@@ -51,6 +51,12 @@ func OCILayer(ctx context.Context, w io.Writer, base, v *layers.View) (Tarred, e
 	}
 	b, err := v.Getattr(layers.RootIno)
 	if err == nil {
+		t.whole = map[layers.Ino]struct{}{}
+		t.looking = true
+		err = t.against(base, "", &a, &b)
+		t.looking = false
+	}
+	if err == nil {
 		err = t.against(base, "", &a, &b)
 	}
 	return t.close(err)
@@ -61,9 +67,14 @@ type tarrer struct {
 	w     *tar.Writer
 	v     *layers.View
 	first map[layers.Ino]string // names of files with several
-	layer bool
 	out   Tarred
-	buf   []byte
+
+	// Of a layer. A first walk writes nothing, and only finds the files with several names of which one will be in
+	// the layer: then all have to be, or they would be different files.
+	layer   bool
+	looking bool
+	whole   map[layers.Ino]struct{}
+	buf     []byte
 }
 
 func newTarrer(ctx context.Context, w io.Writer, v *layers.View) *tarrer {
@@ -129,6 +140,12 @@ func (t *tarrer) all(path, name string, a *layers.Attr) error {
 func (t *tarrer) entry(path string, a *layers.Attr) error {
 	if err := t.ctx.Err(); err != nil {
 		return err
+	}
+	if t.looking {
+		if !a.IsDir() && a.Nlink > 1 {
+			t.whole[a.Ino] = struct{}{}
+		}
+		return nil
 	}
 	n, err := nodeOf(t.v, a)
 	if err != nil {
@@ -265,7 +282,7 @@ func (t *tarrer) both(base *layers.View, path, name string, was, now *layers.Att
 		}
 		return t.inside(path, now.Ino)
 	case was.Ino == now.Ino:
-		if !differs(was, now) {
+		if _, whole := t.whole[now.Ino]; !whole && !differs(was, now) {
 			return nil
 		}
 	}
@@ -274,6 +291,9 @@ func (t *tarrer) both(base *layers.View, path, name string, was, now *layers.Att
 
 // gone writes a whiteout.
 func (t *tarrer) gone(path string) error {
+	if t.looking {
+		return nil
+	}
 	t.out.Whiteout++
 	return t.w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: 0o600, Format: tar.FormatPAX})
 }

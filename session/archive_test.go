@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -275,6 +276,28 @@ func rebuilt(t *testing.T, file []byte, change func([]byte) []byte) []byte {
 	d := blake3.Sum256(out)
 	return append(out, d[:]...)
 }
+
+// Whoever sends an archive may go away in the middle.
+func TestImportThatIsGivenUpLeavesNothing(t *testing.T) {
+	r := start(t, options(t))
+	r.story(t)
+	file, _ := r.export(t, control.ExportRequest{Ref: "second", WithBase: true})
+	other := start(t, options(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	from := io.MultiReader(bytes.NewReader(file[:len(file)/2]), readerFunc(func([]byte) (int, error) {
+		cancel()
+		return 0, ctx.Err()
+	}))
+	if _, err := other.Import(ctx, control.ImportRequest{Branch: "im"}, from); err == nil {
+		t.Fatal("half an archive was imported")
+	}
+	other.s.background.Wait()
+	other.wantNothingLeft(t)
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // An import that was not finished when the daemon died leaves nothing for the next one.
 func TestUnfinishedImportIsDroppedAtTheNextStart(t *testing.T) {

@@ -213,10 +213,16 @@ func TestRefusedImportsLeaveNothing(t *testing.T) {
 		"another format": []byte(strings.Repeat("tar?", 1000)),
 		"flipped":        func() []byte { b := slices.Clone(file); b[len(b)/2] ^= 4; return b }(),
 		// These are whole: only carrying them out shows what is wrong.
-		"a conversation that is not there": tampered(func(p []byte) []byte { return bytes.Replace(p, []byte(`"messages":3,"digest":"`), []byte(`"messages":4,"digest":"`), 1) }),
-		"a message that is no JSON":        tampered(func(p []byte) []byte { return bytes.Replace(p, []byte(`{"role":"user","content":"do 2"}`), []byte(`{"role":"user","content":"do 2"!`), 1) }),
-		"a bad label":                      tampered(func(p []byte) []byte { return bytes.Replace(p, []byte(`"label":"second"`), []byte(`"label":"../cnd"`), 1) }),
-		"a name twice":                     tampered(func(p []byte) []byte { return bytes.Replace(p, []byte("\x03new"), []byte("\x03sub"), 1) }),
+		"a conversation that is not there": tampered(func(p []byte) []byte {
+			return bytes.Replace(p, []byte(`"messages":3,"digest":"`), []byte(`"messages":4,"digest":"`), 1)
+		}),
+		"a message that is no JSON": tampered(func(p []byte) []byte {
+			return bytes.Replace(p, []byte(`{"role":"user","content":"do 2"}`), []byte(`{"role":"user","content":"do 2"!`), 1)
+		}),
+		"a bad label": tampered(func(p []byte) []byte {
+			return bytes.Replace(p, []byte(`"label":"second"`), []byte(`"label":"../cnd"`), 1)
+		}),
+		"a name twice": tampered(func(p []byte) []byte { return bytes.Replace(p, []byte("\x03new"), []byte("\x03sub"), 1) }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := other.Import(t.Context(), control.ImportRequest{Branch: "im"}, bytes.NewReader(bad))

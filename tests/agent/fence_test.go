@@ -28,7 +28,7 @@ type request struct {
 
 // reading are the routes that change nothing.
 var reading = []string{
-	"GET Status", "POST Log", "POST Diff", "POST Patch", "GET File", "GET Memory", "GET Policy", "GET Budget", "GET Current", "GET Branches",
+	"GET Export", "GET Status", "POST Log", "POST Diff", "POST Patch", "GET File", "GET Memory", "GET Policy", "GET Budget", "GET Current", "GET Branches",
 }
 
 // mutating are requests that, in the state that prepare makes, would each change something.
@@ -59,6 +59,7 @@ func mutating(ids map[string]string) []request {
 		{route: "POST Checkpoint", path: control.PathCheckpoint, body: `{"label":"late","threads":{"main":` + staged + `}}`},
 		{route: "POST Fork", path: control.PathFork, body: `{"branch":"late"}`},
 		{route: "POST Fork", path: control.PathFork, body: `{"ref":"` + ids["two"] + `","branch":"late, too"}`},
+		{route: "PUT Import", path: control.PathImport, query: "name=imported", body: ids["archive"], raw: true},
 		{route: "POST BranchMount", path: control.PathBranchMount, body: `{"branch":"asleep"}`},
 		{route: "POST BranchDrop", path: control.PathBranchDrop, body: `{"branch":"asleep"}`},
 		{route: "POST Unmount", path: control.PathUnmount, body: `{"lazy":true}`},
@@ -87,6 +88,10 @@ func prepare(r *rig) map[string]string {
 	}
 	_, err := r.c.Fork(ctx, control.ForkRequest{Ref: "one", Branch: "asleep"})
 	check(err)
+	var file strings.Builder
+	_, err = r.c.Export(ctx, control.ExportRequest{Ref: "two"}, &file)
+	check(err)
+	ids["archive"] = file.String()
 	asleep := control.Client{Socket: r.c.Socket, Branch: "asleep"}
 	defer asleep.Close()
 	_, err = asleep.Unmount(ctx, control.UnmountRequest{})

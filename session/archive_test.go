@@ -297,7 +297,6 @@ func TestImportThatIsGivenUpLeavesNothing(t *testing.T) {
 	if _, err := other.Import(ctx, control.ImportRequest{Branch: "im"}, from); err == nil {
 		t.Fatal("half an archive was imported")
 	}
-	other.s.background.Wait()
 	other.wantNothingLeft(t)
 }
 

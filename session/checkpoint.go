@@ -32,6 +32,11 @@ func (s *Session) barrier(ctx context.Context) error {
 func (s *Session) alive() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.living()
+}
+
+// living is alive for who holds s.mu.
+func (s *Session) living() error {
 	switch {
 	case s.stopping:
 		return &control.Error{Code: control.CodeStopping, Message: fmt.Sprintf("session %s is being unmounted", s.o.Name)}

@@ -32,6 +32,11 @@ func (s *Session) export(w http.ResponseWriter, r *http.Request) error {
 	if err := checkExport(&x); err != nil {
 		return err
 	}
+	done, err := s.stay()
+	if err != nil {
+		return err
+	}
+	defer done()
 	to, err := s.exported(r.Context(), x.Ref)
 	if err != nil {
 		return err

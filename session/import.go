@@ -39,9 +39,12 @@ func (s *Session) importArchive(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return badRequest("the mount point is not base64: %v", err)
 	}
-	s.background.Add(1) // the store is not closed under us
-	defer s.background.Done()
-	if err := firstOf(s.alive(), s.nameFree(name)); err != nil {
+	done, err := s.stay()
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := s.nameFree(name); err != nil {
 		return err
 	}
 	file, err := s.putDown(r.Body)
@@ -54,6 +57,18 @@ func (s *Session) importArchive(w http.ResponseWriter, r *http.Request) error {
 		return importError(err)
 	}
 	return answerJSON(w, out)
+}
+
+// stay has the end of the daemon wait for a call, which must end soon once its connection is closed, or the session is
+// no longer alive. Call done at its end.
+func (s *Session) stay() (done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.living(); err != nil {
+		return nil, err
+	}
+	s.background.Add(1)
+	return s.background.Done, nil
 }
 
 // nameFree refuses the name of a branch that there is.
@@ -96,6 +111,8 @@ func (s *Session) putDown(from io.Reader) (*os.File, error) {
 func importError(err error) error {
 	var other *archive.BaseError
 	switch {
+	case errors.Is(err, context.Canceled):
+		return &control.Error{Code: control.CodeGone, Message: "given up by who asked; nothing was imported"}
 	case errors.As(err, &other):
 		paths := make([]map[string]any, 0, len(other.Paths))
 		for _, p := range other.Paths {

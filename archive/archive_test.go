@@ -258,6 +258,7 @@ func TestHostileArchives(t *testing.T) {
 		"bytes far behind the end":       tree(Make{1, "f", file(2, 4)}, Data{Off: 1 << 61, Bytes: []byte("h")}),
 		"bytes out of order":             tree(Make{1, "f", file(2, 9)}, Data{Off: 4, Bytes: []byte("h")}, Data{Off: 3, Bytes: []byte("i")}),
 		"a chunk across two":             tree(Make{1, "f", file(2, 1<<20)}, Data{Off: 1, Bytes: chunk}),
+		"a large range cleared":          tree(Set{file(2, 1<<60)}, Clear{0, 1 << 60}),
 		"bytes of a directory":           tree(Make{1, "f", dir(2)}, Data{Off: 0, Bytes: []byte("h")}),
 		"bytes of nothing":               tree(Data{Off: 0, Bytes: []byte("h")}),
 		"a range cleared of a new file":  tree(Make{1, "f", file(2, 9)}, Clear{0, 1}),

@@ -220,6 +220,17 @@ func TestOddHistories(t *testing.T) {
 	)
 	step(b.Rename(layers.RootIno, "d", ino("c/b/a"), "d", 0), mkdir("", "d"), b.Rename(ino("c/b/a/d"), "f", ino("d"), "f", 0))
 	step(b.Rename(layers.RootIno, "d", layers.RootIno, "c", unix.RENAME_EXCHANGE))
+	// A file whose size says nothing, changed far out and cut back.
+	write := func(p string, off int64) error {
+		_, err := b.Write(ino(p), []byte(p), off, layers.WriteFlags{})
+		return err
+	}
+	_, err := b.Mknod(layers.RootIno, "huge", unix.S_IFREG|0o600, 0, layers.Cred{})
+	step(err, write("huge", 5), write("huge", 1<<60))
+	step(write("huge", 1<<59))
+	huge := int64(1<<59 + 2)
+	_, err = b.Setattr(ino("huge"), layers.SetAttr{Size: &huge})
+	step(err)
 	for _, withBase := range []bool{false, true} {
 		var file bytes.Buffer
 		w, err := NewWriter(&file, Header{WithBase: withBase})
@@ -281,7 +292,7 @@ func state(t *testing.T, s *store, l layers.Layer) string {
 	}
 	defer v.Close()
 	out := list(t, v)
-	for _, p := range []string{"d/f", "c/f"} {
+	for _, p := range []string{"d/f", "c/f", "huge"} {
 		if a, err := v.Resolve(p); err == nil {
 			d, err := printOf(t.Context(), v, &a, make([]byte, ChunkSize))
 			out += fmt.Sprintf("\n%s %x %v", p, d[:4], err)

@@ -21,10 +21,10 @@
 //	M make        dir name NODE          a new object, and its first name
 //	N name        dir id name            another name of an object, or a new one of one that was taken
 //	S set         NODE                   what an object is from now on; of a file, also its size
-//	X clear       offset length          of the file last set: a range gets new bytes, or is a hole
+//	X clear       offset length          of the file last set: a part no larger than a chunk gets new bytes, or is a hole
 //	D data        offset bytes           of the file last made or set: a chunk that comes for the first time
 //	R ref         offset length digest   one that came before, in whatever file
-//	F print       digest                 of the whole content of the file last made
+//	F print       digest                 of the content of the file last made: offset (8 bytes) and bytes of each ChunkSize that is not all zero, filled up with zeros
 //	C checkpoint  JSON: Checkpoint
 //	K link        before index size      a message, its place in its history and the digest of the link before
 //	P part        bytes                  of the message of the last link, all of them together make size

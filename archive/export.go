@@ -1,7 +1,9 @@
 package archive
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -295,22 +297,29 @@ func (x *Exporter) print(a *layers.Attr) error {
 	return x.w.Print(d)
 }
 
-// printOf is the digest of the whole content of a file.
+// printOf is a digest of the whole content of a file: of the places and bytes of all its chunks that are not zero. So holes cost nothing, and
+// may be others elsewhere.
 func printOf(ctx context.Context, v *layers.View, a *layers.Attr, buf []byte) (d Digest, err error) {
 	h := blake3.New()
-	for off := int64(0); off < a.Size; {
-		n, err := v.ReadAt(a.Ino, buf, off)
-		if err = firstOf(ctx.Err(), err); err != nil {
-			return d, err
+	at, slot, zero := int64(-1), make([]byte, ChunkSize), make([]byte, ChunkSize)
+	flush := func() {
+		if !bytes.Equal(slot, zero) {
+			_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(at)))
+			_, _ = h.Write(slot)
+			clear(slot)
 		}
-		if n == 0 {
-			return d, io.ErrUnexpectedEOF
-		}
-		_, _ = h.Write(buf[:n])
-		off += int64(n)
 	}
+	err = runs(v, a.Ino, 0, a.Size, buf, func(off int64, p []byte) error {
+		if in := off - off%ChunkSize; in != at {
+			flush()
+			at = in
+		}
+		copy(slot[off-at:], p)
+		return ctx.Err()
+	})
+	flush()
 	h.Sum(d[:0])
-	return d, nil
+	return d, err
 }
 
 // set writes what an object is that was there before. What a file holds is compared with from, unless that is nil.
@@ -341,43 +350,40 @@ func (x *Exporter) set(from *layers.View, ino layers.Ino) error {
 	return nil
 }
 
-// step is how much of a file is compared at once.
-const step = 8 * ChunkSize
+// Of a file, step is compared at first, and at most farthest at once.
+const (
+	step     = 8 * ChunkSize
+	farthest = 1 << 40
+)
 
-// changed writes the parts of a file that may hold something else than they did.
+// changed writes the parts of a file that may hold something else than they did. What is the same is passed over in
+// ever larger steps: its size says nothing about what is in a sparse file.
 func (x *Exporter) changed(from *layers.View, a, b *layers.Attr) error {
 	both := min(a.Size, b.Size)
-	same := func(lo, hi int64) (bool, error) {
-		if hi > both {
-			return false, nil
-		}
-		return layers.SameBytes(from, x.to, b.Ino, lo, hi)
-	}
-	for at, width := int64(0), int64(step); at < b.Size; {
-		end := min(at+width, b.Size)
-		ok, err := same(at, end)
+	for at, width := int64(0), int64(step); at < both; {
+		end := min(at+width, both)
+		same, err := layers.SameBytes(from, x.to, b.Ino, at, end)
 		switch {
 		case err != nil:
 			return err
-		case ok:
-			at = end
-			if at%step == 0 {
-				width = step
+		case same:
+			at, width = end, min(2*width, farthest)
+		case end-at > ChunkSize: // look closer
+			width = max(ChunkSize, width/8)
+		default:
+			if err := x.rewrite(b.Ino, at, end); err != nil {
+				return err
 			}
-			continue
-		case width == step:
-			width = ChunkSize // look closer
-			continue
-		}
-		if err := x.w.Clear(Clear{at, end - at}); err != nil {
-			return err
-		}
-		if err := x.data(b.Ino, at, end); err != nil {
-			return err
-		}
-		if at = end; at%step == 0 {
-			width = step
+			at = end
 		}
 	}
-	return nil
+	return x.data(b.Ino, both, b.Size) // where nothing was
+}
+
+// rewrite writes a part of a file that was there before.
+func (x *Exporter) rewrite(ino layers.Ino, at, end int64) error {
+	if err := x.w.Clear(Clear{at, end - at}); err != nil {
+		return err
+	}
+	return x.data(ino, at, end)
 }

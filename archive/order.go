@@ -149,7 +149,7 @@ func (o *order) bytes(off, n int64, chunk bool) error {
 	if off < o.pos || n <= 0 || off > o.file.Size || n > o.file.Size-off {
 		return bad("bytes %d to %d of object %d are out of order, or behind its end", off, off+n, o.file.ID)
 	}
-	if chunk && (n > ChunkSize || off+n > slotEnd(off)) {
+	if n > ChunkSize || off+n > slotEnd(off) {
 		return bad("a chunk of object %d lies across two", o.file.ID)
 	}
 	if o.pos = off; chunk {

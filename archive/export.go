@@ -73,7 +73,7 @@ func (x *Exporter) section(s Section, v *layers.View, fill func() error) error {
 	return err
 }
 
-// Delta writes how the state of layer to, which a shows, comes from that of from, which the archive has and b shows.
+// Delta writes how the state of layer to, which b shows, comes from that of layer from, which a shows and the archive has.
 func (x *Exporter) Delta(from, to layers.Layer, a, b *layers.View) error {
 	inos, names, err := x.tree.Touched(from, to)
 	if err != nil {
@@ -353,7 +353,7 @@ func (x *Exporter) set(from *layers.View, ino layers.Ino) error {
 // Of a file, step is compared at first, and at most farthest at once.
 const (
 	step     = 8 * ChunkSize
-	farthest = 1 << 40
+	farthest = 1 << 60
 )
 
 // changed writes the parts of a file that may hold something else than they did. What is the same is passed over in

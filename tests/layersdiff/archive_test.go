@@ -41,7 +41,7 @@ func TestArchives(t *testing.T) {
 			}
 		})
 	}
-	seq := twin.FromEnv(t, twin.Sequences{Seed: 7000, Count: 45}, "REWINDFS_TEST_CHECKS")
+	seq := twin.FromEnv(t, twin.Sequences{Seed: 7000, Count: 30}, "REWINDFS_TEST_CHECKS")
 	twin.Check(t, seq, twin.Steps(archived), func(tb twin.TB, steps []twin.Step) {
 		name, b, err := w.newBranch()
 		if err != nil {

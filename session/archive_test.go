@@ -19,6 +19,7 @@ import (
 
 	"github.com/rewindfs/rewindfs/archive"
 	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/kv"
 	"github.com/rewindfs/rewindfs/layers"
 	"github.com/rewindfs/rewindfs/ledger"
 )
@@ -194,6 +195,10 @@ func (r *rig) wantNothingLeft(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(r.o.Store, "import-*"))
 	if err != nil || len(files) > 0 {
 		t.Errorf("files: %v, %v", files, err)
+	}
+	chunks := 0
+	if err := r.s.db.Scan(kv.ChunkPrefix(), nil, func(_, _ []byte) bool { chunks++; return true }); err != nil || chunks > 0 {
+		t.Errorf("%d chunks are still there, %v", chunks, err)
 	}
 	if l := r.labels(t, true); len(l) != 0 {
 		t.Errorf("checkpoints: %v", l)

@@ -37,6 +37,7 @@ func (s *Store) Sweeps() uint64 { return s.sweeps.Load() }
 type Garbage struct {
 	s    *Store
 	dead []Hash
+	size int64             // bytes of the dead chunks
 	live map[uint32][]span // what the packs must keep, by pack
 	upTo uint32            // number of the last pack that takes no more records, once dropped
 }
@@ -59,6 +60,7 @@ func (s *Store) Unneeded(needed func(Hash) bool) (*Garbage, error) {
 			g.keep(at)
 		} else {
 			g.dead = append(g.dead, h)
+			g.size += recHdrLen + int64(at.n)
 		}
 		return true
 	})
@@ -67,6 +69,9 @@ func (s *Store) Unneeded(needed func(Hash) bool) (*Garbage, error) {
 	}
 	return g, nil
 }
+
+// Bytes is how much the unneeded chunks take in the packs.
+func (g *Garbage) Bytes() int64 { return g.size }
 
 // keep spares the record whose data is at.
 func (g *Garbage) keep(at place) {

@@ -41,6 +41,8 @@ type CollectOptions struct {
 	Extra func(b *kv.Batch, gone []Layer) error
 	// Marked, if set, is called once it is settled what goes.
 	Marked func()
+	// ByLayer, if set, gets how much of CollectStats.Bytes each layer had.
+	ByLayer map[Layer]int64
 	// Progress, if set, is told now and then how much of about how much is done.
 	Progress func(s CollectStats, done, total int64)
 }

@@ -160,6 +160,20 @@ func (t *Tree) forgetChunks() (n int, g *cas.Garbage, err error) {
 	return n, g, err
 }
 
+// LooseBytes is how many bytes of chunks nothing names: Reclaim would free them. It looks
+// at the whole index; what is being written may count.
+func (t *Tree) LooseBytes() (int64, error) {
+	names, err := t.namedChunks()
+	if err != nil {
+		return 0, err
+	}
+	g, err := t.chunks.Unneeded(names.has)
+	if err != nil {
+		return 0, fmt.Errorf("measure what nothing names: %w", err)
+	}
+	return g.Bytes(), nil
+}
+
 // nameSet is a set of hashes by their first 8 bytes, sorted. It may have a hash too many,
 // which costs a chunk's bytes once in 2^64/size times, but 8 bytes each instead of 32.
 type nameSet []uint64

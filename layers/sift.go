@@ -372,13 +372,21 @@ func (c *collector) weigh(vs []version) error {
 				if x.kind == kindChunk && !named[short(x.hash)] {
 					named[short(x.hash)] = true
 					if drop {
-						c.loose += x.n
+						c.lose(v.layer, x.n)
 					}
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// lose notes that n bytes of content go with a record of layer l.
+func (c *collector) lose(l Layer, n int64) {
+	c.loose += n
+	if c.o.ByLayer != nil {
+		c.o.ByLayer[l] += n
+	}
 }
 
 // dropPendings removes what was pending in layers that go. In a dry run there may be
@@ -392,7 +400,7 @@ func (x *inodeSift) dropPendings() error {
 		}
 		if drop {
 			x.remove(slices.Clone(k))
-			x.loose += int64(len(pendingData(v)))
+			x.lose(Layer(l), int64(len(pendingData(v))))
 		}
 		return true
 	})

@@ -32,6 +32,8 @@ const (
 	KindFenced       Kind = "fenced" // a call of an older generation was refused
 	KindFork         Kind = "fork"   // a branch was made
 	KindDropBranch   Kind = "drop_branch"
+	KindGC           Kind = "gc"
+	KindPurge        Kind = "purge"     // content was removed from all checkpoints
 	KindRecovered    Kind = "recovered" // something was put right, or found wrong, after a crash
 )
 
@@ -40,7 +42,7 @@ func Kinds() []Kind {
 	return []Kind{
 		KindMount, KindUnmount, KindCheckpoint, KindRollback, KindUndo, KindRedo, KindRestore, KindSkippedNoop, KindVerification,
 		KindEscalation, KindPolicy, KindBudgetStop, KindCommit, KindExec, KindDrift, KindToolBegin, KindToolEnd,
-		KindFenced, KindFork, KindDropBranch, KindRecovered,
+		KindFenced, KindFork, KindDropBranch, KindGC, KindPurge, KindRecovered,
 	}
 }
 

@@ -32,4 +32,5 @@ func TestGCMainJob(t *testing.T) {
 	w.mount()
 	w.same("cat $M/a.txt", "three\n")
 	w.rewind("ledger", "--event", "gc").want(t, 0, "gc")
+	w.unmount()
 }

@@ -193,6 +193,7 @@ func (c *collector) whiteouts(k NameKey, vs []version) error {
 		if nothing && rec.under != underNothing {
 			rec.under = underNothing
 			c.batch.Put(v.key, rec.encode())
+			c.thin(v.layer)
 		}
 		knows[r] = false
 	}

@@ -56,3 +56,40 @@ type GCDropped struct {
 func (c *Client) GC(ctx context.Context, r GCRequest, progress func(Progress)) (*GC, error) {
 	return stream[GC](ctx, c, PathGC, r, func(struct{}) error { return nil }, progress)
 }
+
+// FsckRequest asks for a check of the store. Repair puts right what follows from other records; what has to be put
+// right in what the daemon has in memory needs a store that is not mounted.
+type FsckRequest struct {
+	Carried
+	Repair bool `json:"repair,omitempty"`
+	// Quick leaves the bytes of files unread.
+	Quick bool `json:"quick,omitempty"`
+}
+
+// Finding is something that is wrong with the store. Path is where it shows, in the checkpoints of these labels or
+// ids, or branches. Lost says that something cannot be had back.
+type Finding struct {
+	PathName
+	Kind        string   `json:"kind"`
+	What        string   `json:"what"`
+	Checkpoints []string `json:"checkpoints"`
+	Lost        bool     `json:"lost"`
+	Fixed       bool     `json:"fixed"`
+}
+
+// Fsck closes a check. Clean says that nothing was found.
+type Fsck struct {
+	Clean    bool  `json:"clean"`
+	Findings int64 `json:"findings"`
+	Fixed    int64 `json:"fixed"`
+	Lost     int64 `json:"lost"`
+	Layers   int64 `json:"layers"`
+	Records  int64 `json:"records"`
+	Chunks   int64 `json:"chunks"`
+	Bytes    int64 `json:"bytes"` // of chunks that were read
+}
+
+// Fsck checks the store, and calls each for what is wrong. progress may be nil.
+func (c *Client) Fsck(ctx context.Context, r FsckRequest, each func(Finding) error, progress func(Progress)) (*Fsck, error) {
+	return stream[Fsck](ctx, c, PathFsck, r, each, progress)
+}

@@ -111,6 +111,7 @@ const (
 	flagNames              // r/ records exist: had more than one name at some time
 	flagSparse             // may have holes: st_blocks comes from the extents
 	flagQuiet              // this version differs by side effects only (a directory's times and link count)
+	flagLost               // it was damaged, and nothing is known of it: see Check
 )
 
 // inode is a decoded n/ record. It is never changed in place once a node points

@@ -182,6 +182,9 @@ func collectAtRandom(t *testing.T, seed uint64) {
 		if round%3 == 0 {
 			s.ok(s.tree.digestSome(time.Now().Add(time.Hour)))
 		}
+		if round%4 == 0 {
+			s.clean()
+		}
 		s.checkDigests()
 		for range rng.IntN(10) {
 			if k.act(rng); rng.IntN(3) == 0 {

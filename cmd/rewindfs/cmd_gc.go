@@ -108,8 +108,12 @@ Agents may go on working. Interrupted, it loses nothing, and the next gc goes on
 func (a *app) runGC(ctx context.Context, r control.GCRequest) error {
 	res, err := care(ctx, a, "gc", func(c *control.Client, tell func(control.Progress)) (*control.GC, error) {
 		return c.GC(ctx, r, tell)
-	}, func(s *session.Session, tell func(control.Progress)) (*control.GC, error) {
-		return s.CollectGarbage(ctx, &r, tell)
+	}, func(l *session.Listed, tell func(control.Progress)) (res *control.GC, err error) {
+		err = offline(l, func(s *session.Session) error {
+			res, err = s.CollectGarbage(ctx, &r, tell)
+			return err
+		})
+		return res, err
 	})
 	if err != nil {
 		return err
@@ -140,7 +144,7 @@ func printGC(w io.Writer, g *control.GC) {
 }
 
 // care does something to the store of the chosen session: through its daemon or, when none runs, itself.
-func care[Res any](ctx context.Context, a *app, title string, online func(*control.Client, func(control.Progress)) (*Res, error), offline func(*session.Session, func(control.Progress)) (*Res, error)) (res *Res, err error) {
+func care[Res any](ctx context.Context, a *app, title string, online func(*control.Client, func(control.Progress)) (*Res, error), offline func(*session.Listed, func(control.Progress)) (*Res, error)) (*Res, error) {
 	b := a.newBar(title)
 	defer b.end()
 	if a.client == nil {
@@ -149,11 +153,7 @@ func care[Res any](ctx context.Context, a *app, title string, online func(*contr
 			return nil, err
 		}
 		if st := l.State(ctx); st == session.StateUnmounted || st == session.StateDead {
-			err = a.offline(l, func(s *session.Session) error {
-				res, err = offline(s, b.set)
-				return err
-			})
-			return res, err
+			return offline(l, b.set)
 		}
 	}
 	c, err := a.connect(ctx)
@@ -166,13 +166,17 @@ func care[Res any](ctx context.Context, a *app, title string, online func(*contr
 }
 
 // offline opens the store of a session that no daemon serves.
-func (a *app) offline(l *session.Listed, do func(*session.Session) error) error {
-	s, err := session.OpenOffline(session.Options{Base: l.Base, Store: l.Store, Name: l.Name, Mountpoint: l.Mountpoint, Over: l.Over, Version: version})
+func offline(l *session.Listed, do func(*session.Session) error) error {
+	s, err := session.OpenOffline(offlineOptions(l))
 	if err != nil {
 		return err
 	}
 	err = do(s)
 	return errors.Join(err, s.Close())
+}
+
+func offlineOptions(l *session.Listed) session.Options {
+	return session.Options{Base: l.Base, Store: l.Store, Name: l.Name, Mountpoint: l.Mountpoint, Over: l.Over, Version: version}
 }
 
 func (a *app) newPolicyGC() *cobra.Command {

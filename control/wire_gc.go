@@ -4,9 +4,8 @@ import "context"
 
 // The calls that look after the store. Each is about the whole store, whichever branch it names.
 const (
-	PathGC    = "/v1/gc"    // POST GCRequest → NDJSON of progress, result GC
-	PathFsck  = "/v1/fsck"  // POST FsckRequest → NDJSON of Finding, result Fsck
-	PathPurge = "/v1/purge" // POST PurgeRequest → NDJSON of progress, result Purge
+	PathGC   = "/v1/gc"   // POST GCRequest → NDJSON of progress, result GC
+	PathFsck = "/v1/fsck" // POST FsckRequest → NDJSON of Finding, result Fsck
 )
 
 // GCRules say which checkpoints a collection drops besides those that are in the line of no

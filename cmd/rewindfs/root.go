@@ -135,7 +135,8 @@ func (a *app) newRoot() *cobra.Command {
 	add("branch", a.newFork(), a.newBranch())
 	add("agent", a.newMemory(), a.newTool(), a.newVerify(), a.newPolicy(), a.newBudget(), a.newLedger())
 	add("look", a.newLog(), a.newOplog(), a.newDiff(), a.newCat(), a.newRead(), a.newWrite())
-	add("care", a.newGC(), a.newFsck())
+	add("look", a.newLog(), a.newDiff(), a.newCat(), a.newRead(), a.newWrite())
+	add("care", a.newGC(), a.newFsck(), a.newPurge())
 	root.AddCommand(newBenchCommand(a), a.newDoctor(), a.newVersion())
 	return root
 }

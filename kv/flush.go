@@ -123,7 +123,22 @@ func (db *DB) compact(all bool) error {
 	db.wmu.Unlock()
 	err := db.base.compact(db.space, all)
 	db.endMerge(err)
-	return errors.Join(ferr, err)
+	return errors.Join(ferr, err, db.trimSpare())
+}
+
+// trimSpare leaves the spare segment one step: a burst of writes may have left it larger.
+func (db *DB) trimSpare() error {
+	db.spareMu.Lock()
+	defer db.spareMu.Unlock()
+	spare := filepath.Join(db.logDir, spareName)
+	st, err := os.Lstat(spare)
+	if err == nil && st.Size() > db.sizes.step {
+		err = os.Truncate(spare, db.sizes.step)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("shorten the spare log segment: %w", err)
+	}
+	return nil
 }
 
 // Scrub leaves no byte of a deleted or overwritten record in the files of the store: it writes Badger's tables anew, and

@@ -87,6 +87,22 @@ func (t *Tree) Reclaim() (freed int64, err error) {
 	return t.reclaim(false)
 }
 
+// Squeeze is Reclaim that also moves chunks out of packs with much waste, as far as there is room.
+func (t *Tree) Squeeze() (freed int64, err error) {
+	t.reclaiming.Lock()
+	defer t.reclaiming.Unlock()
+	freed, err = t.reclaim(false)
+	if err != nil {
+		return freed, err
+	}
+	moved, err := t.chunks.Repack()
+	if err != nil || moved == 0 {
+		return freed, err
+	}
+	more, err := t.reclaim(false)
+	return max(0, freed+more-moved), err
+}
+
 // reclaimLoop frees what was deleted while the disk is low, so that others on the
 // disk, and df, see it too.
 func (t *Tree) reclaimLoop() {

@@ -111,7 +111,7 @@ func (g *gc) round(ctx context.Context, pick func() ([]journal.Entry, error)) er
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	freed, err := s.tree.Reclaim()
+	freed, err := s.tree.Squeeze()
 	if g.freed += freed; err != nil {
 		return err
 	}

@@ -19,6 +19,8 @@ type GCRules struct {
 	OlderThanMS int64 `json:"older_than_ms,omitempty"`
 	// KeepLabeled spares what has a label.
 	KeepLabeled bool `json:"keep_labeled,omitempty"`
+	// ForgetUndo gives up what undo and redo lead to, in all branches.
+	ForgetUndo bool `json:"forget_undo,omitempty"`
 	// MaxSize drops the oldest, those without a label first, until the store takes no more
 	// bytes on the disk; 0: not given.
 	MaxSize int64 `json:"max_size,omitempty"`

@@ -64,7 +64,9 @@ func TestCheckFindsDamage(t *testing.T) {
 	atFirst := inLayer(func(l Layer) Layer { return l })
 	atSecond := inLayer(func(l Layer) Layer { return l + 1 })
 	named := func(name string, next func(*store, []byte, Layer) bool) func(*store, []byte, Layer) bool {
-		return func(s *store, k []byte, first Layer) bool { return strings.Contains(string(k), name) && next(s, k, first) }
+		return func(s *store, k []byte, first Layer) bool {
+			return strings.Contains(string(k), name) && next(s, k, first)
+		}
 	}
 	of := func(p string, next func(*store, []byte, Layer) bool) func(*store, []byte, Layer) bool {
 		return func(s *store, k []byte, first Layer) bool { return Ino(inoIn(k)) == s.ino(p) && next(s, k, first) }

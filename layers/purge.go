@@ -18,7 +18,7 @@ type Purged struct {
 	Ino    Ino
 	Path   string
 	Layers []Layer // some of those that show it there
-	Bytes  int64 // of its largest version; what only the base has does not count
+	Bytes  int64   // of its largest version; what only the base has does not count
 }
 
 // purgedTarget is where symbolic links lead whose targets were purged.

@@ -32,6 +32,7 @@ const (
 	KindFenced       Kind = "fenced" // a call of an older generation was refused
 	KindFork         Kind = "fork"   // a branch was made
 	KindDropBranch   Kind = "drop_branch"
+	KindForgetUndo   Kind = "forget_undo" // what undo led to was given up
 	KindGC           Kind = "gc"
 	KindPurge        Kind = "purge"     // content was removed from all checkpoints
 	KindRecovered    Kind = "recovered" // something was put right, or found wrong, after a crash
@@ -42,7 +43,7 @@ func Kinds() []Kind {
 	return []Kind{
 		KindMount, KindUnmount, KindCheckpoint, KindRollback, KindUndo, KindRedo, KindRestore, KindSkippedNoop, KindVerification,
 		KindEscalation, KindPolicy, KindBudgetStop, KindCommit, KindExec, KindDrift, KindToolBegin, KindToolEnd,
-		KindFenced, KindFork, KindDropBranch, KindGC, KindPurge, KindRecovered,
+		KindFenced, KindFork, KindDropBranch, KindForgetUndo, KindGC, KindPurge, KindRecovered,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rewindfs/rewindfs/control"
 	"github.com/rewindfs/rewindfs/journal"
+	"github.com/rewindfs/rewindfs/kv"
 	"github.com/rewindfs/rewindfs/layers"
 	"github.com/rewindfs/rewindfs/ledger"
 )
@@ -83,7 +84,15 @@ func (g *gc) run(ctx context.Context) error {
 	if g.r.DryRun {
 		return g.foresee(ctx, first)
 	}
-	if err := g.round(ctx, func() ([]journal.Entry, error) { return g.s.choose(&g.r.GCRules) }); err != nil {
+	err = g.round(ctx, func() ([]journal.Entry, error) {
+		if g.r.ForgetUndo {
+			if err := g.s.forgetUndo(); err != nil {
+				return nil, err
+			}
+		}
+		return g.s.choose(&g.r.GCRules)
+	})
+	if err != nil {
 		return err
 	}
 	if err := g.shrink(ctx); err != nil {
@@ -161,7 +170,7 @@ func (s *Session) dropAndCollect(ctx context.Context, pick func() ([]journal.Ent
 			return nil, layers.CollectStats{}, err
 		}
 	}
-	keep, err := s.needed(nil)
+	keep, err := s.needed(nil, false)
 	if err != nil {
 		return gone, layers.CollectStats{}, err
 	}
@@ -169,17 +178,45 @@ func (s *Session) dropAndCollect(ctx context.Context, pick func() ([]journal.Ent
 	return gone, stats, err
 }
 
+// forgetUndo notes in the journal that nothing can be taken back any more. Preconditions: s.layering is held.
+func (s *Session) forgetUndo() error {
+	heads, err := s.tree.Heads()
+	if err != nil {
+		return err
+	}
+	movers := s.journal.Movers()
+	for _, h := range heads {
+		if !slices.Contains(movers, h.Branch) {
+			continue
+		}
+		var b kv.Batch
+		b.UseReserve()
+		op, err := s.journal.StageOp(&b, journal.Op{
+			Kind: journal.OpForgetUndo, Branch: h.Branch, From: uint64(h.Layer), To: uint64(h.Parent), Open: uint64(h.Layer),
+		})
+		if err == nil {
+			err = s.db.Apply(&b)
+		}
+		if err != nil {
+			return fmt.Errorf("forget what undo leads to: %w", err)
+		}
+		s.journal.Commit(nil, &op)
+		s.audit(s.opEvent(&op))
+	}
+	return nil
+}
+
 // dropAtOnce is how many checkpoints one batch drops.
 const dropAtOnce = 512
 
 // estimate says what dropping gone would free, in bytes of content, and how many layers and records. Nobody waits for it.
-func (s *Session) estimate(ctx context.Context, gone []journal.Entry, byLayer map[layers.Layer]int64) (layers.CollectStats, error) {
+func (s *Session) estimate(ctx context.Context, r *control.GCRules, gone []journal.Entry, byLayer map[layers.Layer]int64) (layers.CollectStats, error) {
 	without := make(map[string]bool, len(gone))
 	for _, e := range gone {
 		without[e.ID] = true
 	}
 	s.layering.Lock()
-	keep, err := s.needed(without)
+	keep, err := s.needed(without, r.ForgetUndo)
 	s.layering.Unlock()
 	if err != nil {
 		return layers.CollectStats{}, err
@@ -202,7 +239,7 @@ func (g *gc) foresee(ctx context.Context, first []journal.Entry) error {
 		gone = append(gone, more...)
 	}
 	bytes := map[layers.Layer]int64{}
-	stats, err := g.s.estimate(ctx, gone, bytes)
+	stats, err := g.s.estimate(ctx, &g.r.GCRules, gone, bytes)
 	if err != nil {
 		return err
 	}
@@ -250,7 +287,7 @@ func (g *gc) enough(ctx context.Context, first []journal.Entry, size int64) ([]j
 		return nil, err
 	}
 	fits := func(n int) (bool, error) {
-		stats, err := g.s.estimate(ctx, slices.Concat(first, may[:n]), nil)
+		stats, err := g.s.estimate(ctx, &g.r.GCRules, slices.Concat(first, may[:n]), nil)
 		return size-stats.Bytes <= g.r.MaxSize, err
 	}
 	lo, hi := -1, 0 // lo is too few; hi is tried next
@@ -328,7 +365,7 @@ func (s *Session) estimateReclaimable() {
 		gone, err = s.choose(&control.GCRules{})
 		s.layering.Unlock()
 		if err == nil {
-			stats, err = s.estimate(context.Background(), gone, nil)
+			stats, err = s.estimate(context.Background(), &control.GCRules{}, gone, nil)
 		}
 	}
 	s.mu.Lock()

@@ -371,3 +371,41 @@ func (r *rig) plainCheckpoint(t *testing.T) *control.Checkpoint {
 	}
 	return c
 }
+
+// TestGCForgetsUndo: what undo leads to goes on request alone, and is not looked for afterwards, nor after a restart.
+func TestGCForgetsUndo(t *testing.T) {
+	o := options(t)
+	r := start(t, o)
+	r.checkpoint(t, "start")
+	for i := range 4 {
+		r.write(t, "f", randomText(uint64(i), 1<<20))
+		r.rollback(t, "start")
+	}
+	if g := r.gc(t, control.GCRequest{}); g.FreedBytes > 1<<20 {
+		t.Fatalf("freed %d bytes that undo leads to", g.FreedBytes)
+	}
+	q := control.GCRequest{GCRules: control.GCRules{ForgetUndo: true}, DryRun: true}
+	if g := r.gc(t, q); g.FreedBytes < 4<<20 || g.FreedBytes > 5<<20 {
+		t.Fatalf("a dry run: %+v", g)
+	}
+	if _, err := r.Undo(t.Context(), control.UndoRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, "", "f", randomText(3, 1<<20))
+	q.DryRun = false
+	if g := r.gc(t, q); g.FreedBytes < 3<<20 {
+		t.Fatalf("freed %d bytes", g.FreedBytes)
+	}
+	r.want(t, "", "f", randomText(3, 1<<20))
+	for range 2 {
+		_, err := r.Undo(t.Context(), control.UndoRequest{})
+		wantCode(t, err, control.CodeNothing)
+		if got := len(r.events(t, "forget_undo")); got != 1 {
+			t.Errorf("the ledger has it %d times", got)
+		}
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		r = start(t, o)
+	}
+}

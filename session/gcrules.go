@@ -34,7 +34,7 @@ type standing struct {
 }
 
 // standing looks at all branches. Preconditions: s.layering is held, or a hint is enough.
-func (s *Session) standing() (*standing, error) {
+func (s *Session) standing(r *control.GCRules) (*standing, error) {
 	heads, err := s.tree.Heads()
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (s *Session) standing() (*standing, error) {
 		st.lines[h.Branch] = func(l uint64) bool { return line(layers.Layer(l)) }
 	}
 	for _, l := range s.journal.Reachable() {
-		if s.tree.Has(layers.Layer(l)) {
+		if !r.ForgetUndo && s.tree.Has(layers.Layer(l)) {
 			line := s.tree.Line(layers.Layer(l))
 			st.waysOf = append(st.waysOf, func(l uint64) bool { return line(layers.Layer(l)) })
 		}
@@ -125,7 +125,7 @@ func (st *standing) left(e *journal.Entry) bool {
 
 // choose picks the checkpoints that a collection by these rules drops, whatever the size.
 func (s *Session) choose(r *control.GCRules) ([]journal.Entry, error) {
-	st, err := s.standing()
+	st, err := s.standing(r)
 	if err != nil {
 		return nil, fmt.Errorf("choose what to drop: %w", err)
 	}
@@ -161,7 +161,7 @@ func (st *standing) rank(e *journal.Entry) int {
 // chooseMore lists, in the order in which they are to go, the checkpoints that may be dropped for the sake
 // of the size, besides those of gone: the oldest without a label first.
 func (s *Session) chooseMore(r *control.GCRules, gone []journal.Entry) ([]journal.Entry, error) {
-	st, err := s.standing()
+	st, err := s.standing(r)
 	if err != nil {
 		return nil, fmt.Errorf("choose what to drop: %w", err)
 	}

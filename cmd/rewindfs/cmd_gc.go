@@ -29,6 +29,7 @@ func (o *gcOptions) addRules(cmd *cobra.Command) {
 	f.IntVar(&o.keep, "keep", 0, "drop all but the newest N checkpoints of each branch, and its newest N automatic ones")
 	f.StringVar(&o.older, "older-than", "", "drop only what is older, such as 36h or 7d")
 	f.BoolVar(&o.rules.KeepLabeled, "keep-labeled", false, "drop nothing that has a label")
+	f.BoolVar(&o.rules.ForgetUndo, "forget-undo", false, "give up what undo and redo lead to, too")
 	f.StringVar(&o.maxSize, "max-size", "", "drop the oldest, those without a label first, until the store is this small, such as 500M or 2G")
 }
 
@@ -81,7 +82,7 @@ checkpoint of a branch, what is only recorded, and what tool calls under way or 
 func (a *app) newGC() *cobra.Command {
 	o := &gcOptions{}
 	cmd := &cobra.Command{
-		Use:   "gc [--keep N] [--keep-labeled] [--older-than D] [--max-size BYTES] [--dry-run]",
+		Use:   "gc [--keep N] [--keep-labeled] [--older-than D] [--max-size BYTES] [--forget-undo] [--dry-run]",
 		Short: "Give the disk back what nobody needs any more",
 		Long: `Drop checkpoints by rules, and give the disk back what only they needed. Of several rules, a checkpoint goes when all of --keep, --older-than
 and --keep-labeled let it; --max-size then drops more, as long as they let it. Without a rule no checkpoint goes that rollback, undo or redo by the names in
@@ -120,7 +121,7 @@ func (a *app) runGC(ctx context.Context, r control.GCRequest) error {
 	}
 	var bad error
 	if res.TooLarge && !r.DryRun {
-		bad = failf(exitFailure, "the store takes %s, and cannot be made as small as %s: all that is left is needed", size(res.StoreBytes), size(res.MaxSize))
+		bad = failf(exitFailure, "the store takes %s, and cannot be made as small as %s: all that is left is needed, or undo leads to it (--forget-undo)", size(res.StoreBytes), size(res.MaxSize))
 		if a.json {
 			return &foundError{bad, res}
 		}
@@ -183,7 +184,7 @@ func (a *app) newPolicyGC() *cobra.Command {
 	o := &gcOptions{}
 	off, plain := false, false
 	cmd := &cobra.Command{
-		Use:   partGC + " [--keep N] [--keep-labeled] [--older-than D] [--max-size BYTES] | --left-behind | --off",
+		Use:   partGC + " [--keep N] [--keep-labeled] [--older-than D] [--max-size BYTES] [--forget-undo] | --left-behind | --off",
 		Short: "Collect garbage by itself when nobody works",
 		Long: `Collect garbage by rules, as gc does, whenever nothing has been asked of the mounts for a minute and something was done since the last
 time. --left-behind drops only what gc drops without a rule.
@@ -191,7 +192,7 @@ time. --left-behind drops only what gc drops without a rule.
 ` + gcHelp + "\n\n" + exitHelp,
 		Args: exactly(0, "no argument"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := onOrOff(cmd, off, "keep", "keep-labeled", "older-than", "max-size", "left-behind"); err != nil {
+			if err := onOrOff(cmd, off, "keep", "keep-labeled", "older-than", "max-size", "forget-undo", "left-behind"); err != nil {
 				return err
 			}
 			if err := o.complete(cmd); err != nil {
@@ -225,6 +226,9 @@ func describeRules(r *control.GCRules) string {
 	}
 	if r.KeepLabeled {
 		out = append(out, "what has a label is kept")
+	}
+	if r.ForgetUndo {
+		out = append(out, "what undo leads to goes")
 	}
 	if r.MaxSize > 0 {
 		out = append(out, "the store is kept below "+size(r.MaxSize))

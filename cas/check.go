@@ -8,11 +8,11 @@ import (
 	"github.com/rewindfs/rewindfs/kv"
 )
 
-// Check reads every chunk of the index and gives fn what it found, with the key of the index record: err
-// is nil for a good one, and says what is wrong with a bad one. It stops when fn returns false.
-func (s *Store) Check(fn func(key []byte, size int, err error) bool) error {
+// Check reads every chunk of the index, from the key from on (nil: the first), and gives fn what it found, with the key
+// of the index record: err is nil for a good one, and says what is wrong with a bad one. It stops when fn returns false.
+func (s *Store) Check(from []byte, fn func(key []byte, size int, err error) bool) error {
 	buf := make([]byte, ChunkSize)
-	return s.db.Scan(kv.ChunkPrefix(), nil, func(k, v []byte) bool {
+	return s.db.Scan(kv.ChunkPrefix(), from, func(k, v []byte) bool {
 		raw, _ := kv.ParseChunk(k)
 		var h Hash
 		if copy(h[:], raw) != len(h) || len(raw) != len(h) {

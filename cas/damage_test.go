@@ -50,7 +50,7 @@ func TestDamage(t *testing.T) {
 				}
 			}
 			damaged := 0
-			must(t, s.Check(func(k []byte, _ int, err error) bool {
+			must(t, s.Check(nil, func(k []byte, _ int, err error) bool {
 				if err != nil {
 					damaged++
 					if !bytes.Equal(k, kv.Chunk(hb[:])) || !errors.Is(err, ErrCorrupt) {

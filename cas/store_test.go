@@ -110,7 +110,7 @@ func TestPutRead(t *testing.T) {
 		t.Errorf("chunk that nobody put: %v", err)
 	}
 	found := 0
-	must(t, s.Check(func(k []byte, size int, err error) bool {
+	must(t, s.Check(nil, func(k []byte, size int, err error) bool {
 		found++
 		raw, _ := kv.ParseChunk(k)
 		return err == nil && size == len(chunks[Hash(raw)])

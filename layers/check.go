@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -67,13 +68,17 @@ func Check(ctx context.Context, db *kv.DB, chunks *cas.Store, o CheckOptions) (C
 		o.Progress = func(int64, int64, string) {}
 	}
 	c := &checker{db: db, chunks: chunks, o: o, ctx: ctx, rotten: map[cas.Hash]bool{}}
-	if t := o.Live; t != nil {
+	suspects, err := c.content()
+	if err != nil {
+		return c.st, fmt.Errorf("check the content: %w", err)
+	}
+	if t := o.Live; t != nil { // what is quick, from here on, without sweeps and collections
 		t.reclaiming.Lock()
 		defer t.reclaiming.Unlock()
 		t.collecting <- struct{}{}
 		defer func() { <-t.collecting }()
 	}
-	if err := c.content(); err != nil {
+	if err := c.badChunks(suspects); err != nil {
 		return c.st, fmt.Errorf("check the content: %w", err)
 	}
 	if o.Live != nil {
@@ -184,35 +189,48 @@ func (c *checker) scan(prefix []byte, fn func(k, v []byte) error) error {
 	return errors.Join(err, bad)
 }
 
-// content reads every chunk.
-func (c *checker) content() error {
+// content reads every chunk, and lists the keys of those that seem to be damaged: they may just have been swept.
+func (c *checker) content() (suspects [][]byte, err error) {
 	if c.o.SkipContent {
-		return nil
+		return nil, nil
 	}
-	var gone [][]byte
 	total, err := c.chunks.DiskBytes()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	err = c.chunks.Check(func(key []byte, size int, err error) bool {
+	err = c.chunks.Check(nil, func(key []byte, size int, err error) bool {
 		c.st.Chunks++
 		c.st.Bytes += int64(size)
 		if c.st.Chunks%64 == 0 {
 			c.o.Progress(c.st.Bytes, max(total, c.st.Bytes), "bytes")
 		}
 		if err != nil {
-			c.found(Finding{Kind: "chunk", What: err.Error()}, func() { gone = append(gone, slices.Clone(key)) })
-			if raw, ok := kv.ParseChunk(key); ok && len(raw) == len(cas.Hash{}) {
-				c.rotten[cas.Hash(raw)] = true
-			}
+			suspects = append(suspects, slices.Clone(key))
 		}
 		return c.ctx.Err() == nil
 	})
-	// The index forgets them: whoever writes the same bytes again stores them again.
-	for _, key := range gone {
-		c.batch.Delete(key)
+	return suspects, errors.Join(err, c.ctx.Err())
+}
+
+// badChunks looks again at chunks. Of those that are damaged, a repair has the index forget them: whoever writes the
+// same bytes again stores them again.
+func (c *checker) badChunks(suspects [][]byte) error {
+	for _, key := range suspects {
+		err := c.chunks.Check(key, func(k []byte, _ int, err error) bool {
+			if err == nil || !bytes.Equal(k, key) {
+				return false
+			}
+			c.found(Finding{Kind: "chunk", What: err.Error()}, c.remove(key))
+			if raw, ok := kv.ParseChunk(key); ok && len(raw) == len(cas.Hash{}) {
+				c.rotten[cas.Hash(raw)] = true
+			}
+			return false
+		})
+		if err != nil {
+			return err
+		}
 	}
-	return errors.Join(err, c.ctx.Err(), c.flush())
+	return c.flush()
 }
 
 // versions returns the n/ records of an inode that decode, newest first.

@@ -92,6 +92,7 @@ func TestCheckFindsDamage(t *testing.T) {
 		{name: "head gone", class: "h/", pick: anyOne, kind: "head"},
 		{name: "layer garbled", class: "l/", pick: func(_ *store, k []byte, first Layer) bool { l, _ := kv.ParseLayerKey(k); return Layer(l) == first+1 }, value: garbled, kind: "layer"},
 		{name: "layer gone", class: "l/", pick: func(_ *store, k []byte, first Layer) bool { l, _ := kv.ParseLayerKey(k); return Layer(l) == first+1 }, kind: "layer"},
+		{name: "written bytes garbled", class: "w/", pick: nil, value: []byte{}, kind: "content", lost: true},
 		{name: "mark garbled", class: "o/", pick: nil, value: []byte{}, kind: "orphan"},
 		{name: "counter low", class: "m/next_layer", pick: anyOne, value: make([]byte, 8), kind: "counter"},
 		{name: "counter gone", class: "m/next_ino", pick: anyOne, kind: "counter"},
@@ -104,7 +105,7 @@ func TestCheckFindsDamage(t *testing.T) {
 			}
 			open := s.b.HeadLayer()
 			s.clean()
-			key := []byte("o/litter")
+			key := []byte(d.class + "litter")
 			if d.pick != nil {
 				key = nil
 				s.ok(s.db.Scan([]byte(d.class), nil, func(k, _ []byte) bool {

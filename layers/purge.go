@@ -68,10 +68,18 @@ type purger struct {
 	paths   []string
 	inos    map[Ino]bool
 	order   []Ino
+	lost    []lostName
 	hashes  map[cas.Hash]bool // that they name
 	bodies  map[Ino]bool      // of pre-images
 	touched map[Layer]bool    // layers that lose something
 	batch   kv.Batch
+}
+
+// lostName is a version of a name that leads to an inode of which there is nothing.
+type lostName struct {
+	key []byte
+	at  NameKey
+	l   Layer
 }
 
 // find finds every inode that was ever at path, or below.
@@ -128,10 +136,27 @@ func (p *purger) ever(prefix []byte) (inos []Ino, err error) {
 	return inos, err
 }
 
+// findLost finds the names of one inode, of which there is nothing: all that can be done is to let them go.
+func (p *purger) findLost(ino Ino) error {
+	if _, ok, err := p.c.anyInode(ino); ok || err != nil || ino.ofBase() && ino != lostIno {
+		return err
+	}
+	return p.t.db.Scan([]byte("d/"), nil, func(k, v []byte) bool {
+		rec, err := decodeName(layerAt(k), v)
+		if dir, name, l, ok := kv.ParseName(k); ok && err == nil && rec.ino == ino {
+			p.lost = append(p.lost, lostName{slices.Clone(k), NameKey{Ino(dir), name}, Layer(l)})
+		}
+		return true
+	})
+}
+
 // list describes what was found, as far as the store has something of it.
 func (p *purger) list() (out []Purged, err error) {
 	for _, ino := range p.order {
 		vs, err := p.c.versions(ino)
+		if err == nil && len(vs) == 0 {
+			err = p.findLost(ino)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -157,6 +182,15 @@ func (p *purger) list() (out []Purged, err error) {
 		})
 		if err != nil {
 			return nil, err
+		}
+	}
+	for i, n := range p.lost {
+		g := Purged{Ino: lostIno, Path: join2(p.c.path(n.at.Dir, n.l), n.at.Name), Layers: p.c.showing(n.l, p.c.layersOf(n.key))}
+		// Other names may have been lost at the same time.
+		if slices.ContainsFunc(p.paths, func(q string) bool { return g.Path == q || strings.HasPrefix(g.Path, q+"/") }) {
+			out = append(out, g)
+		} else {
+			p.lost[i].key = nil
 		}
 	}
 	return out, nil
@@ -211,6 +245,12 @@ func (p *purger) copies() (out []Purged, err error) {
 
 // purge empties the inodes, each in a batch of its own or with others.
 func (p *purger) purge() error {
+	for _, n := range p.lost {
+		if n.key != nil {
+			p.touched[n.l] = true
+			p.batch.Put(n.key, nameRec{under: underSomething}.encode())
+		}
+	}
 	for _, ino := range p.order {
 		if err := p.inode(ino); err != nil {
 			return fmt.Errorf("inode %d: %w", ino, err)

@@ -435,6 +435,12 @@ func Chain(digest []byte) []byte {
 	return append(append(make([]byte, 0, 4+len(digest)), "v/c/"...), digest...)
 }
 
+// ChainPrefix starts all keys made by Chain.
+func ChainPrefix() []byte { return []byte("v/c/") }
+
+// MessagesPrefix starts all keys made by Message.
+func MessagesPrefix() []byte { return []byte("v/m/") }
+
 // Thread is the key of a live conversation of a branch.
 func Thread(branch, thread string) []byte {
 	return append(append(ThreadPrefix(), branch...), "\x00"+thread...)

@@ -11,6 +11,7 @@ import (
 	"github.com/rewindfs/rewindfs/kv"
 	"github.com/rewindfs/rewindfs/layers"
 	"github.com/rewindfs/rewindfs/ledger"
+	"github.com/rewindfs/rewindfs/memory"
 )
 
 // A collection drops checkpoints by rules (gcrules.go), gives up the layers that nobody can ask for any
@@ -120,6 +121,10 @@ func (g *gc) round(ctx context.Context, pick func() ([]journal.Entry, error)) er
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	swept, err := s.memory.Sweep(s.spoken())
+	if g.out.Records += int64(swept); err != nil {
+		return err
+	}
 	freed, err := s.tree.Squeeze()
 	if g.freed += freed; err != nil {
 		return err
@@ -127,6 +132,26 @@ func (g *gc) round(ctx context.Context, pick func() ([]journal.Entry, error)) er
 	g.out.FreedBytes = g.freed
 	g.out.StoreBytes, err = s.storeBytes()
 	return err
+}
+
+// spoken lists the conversations that checkpoints have, and the states that undo leads to, or once did.
+func (s *Session) spoken() (refs []memory.Ref) {
+	s.layering.Lock()
+	defer s.layering.Unlock()
+	add := func(c journal.Conversation) {
+		for _, ref := range threadsOf(c) {
+			refs = append(refs, ref)
+		}
+	}
+	for _, e := range s.journal.List(nil) {
+		add(e.Conversation)
+	}
+	for _, op := range s.journal.Ops(0) {
+		if op.Live != nil {
+			add(*op.Live)
+		}
+	}
+	return refs
 }
 
 // told makes progress of what the tree tells.

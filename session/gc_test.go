@@ -409,3 +409,34 @@ func TestGCForgetsUndo(t *testing.T) {
 		r = start(t, o)
 	}
 }
+
+// TestGCSweepsConversations: what only dropped checkpoints said goes; what is live, kept, or the way back says stays.
+func TestGCSweepsConversations(t *testing.T) {
+	r := start(t, options(t))
+	say := func(text string) {
+		r.sync(t, "", `[{"role":"user","content":"`+text+strings.Repeat("x", 100_000)+`"}]`)
+	}
+	for _, text := range []string{"first", "second", "third"} {
+		say(text)
+		r.write(t, "f", text)
+		r.checkpoint(t, text)
+	}
+	r.rollback(t, "second")
+	r.checkpoint(t, "fourth")
+	g := r.gc(t, control.GCRequest{GCRules: keep(1)})
+	if droppedBy(g) != "first second third" {
+		t.Fatalf("dropped %q", droppedBy(g))
+	}
+	if res, all := r.fsck(t); !res.Clean {
+		t.Fatalf("after the collection: %+v", all)
+	}
+	if m := r.live(t, ""); len(m.Messages) == 0 {
+		t.Fatal("the live conversation is gone")
+	}
+	if _, err := r.Undo(t.Context(), control.UndoRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if m := r.live(t, ""); !strings.Contains(string(m.Messages[0]), "third") {
+		t.Fatalf("undo brings back %.60s", m.Messages[0])
+	}
+}

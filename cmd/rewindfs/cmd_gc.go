@@ -129,12 +129,19 @@ func (a *app) runGC(ctx context.Context, r control.GCRequest) error {
 	return errors.Join(bad, a.result(res, func(w io.Writer) { printGC(w, res) }))
 }
 
+// namedDrops is how many of the dropped checkpoints are named to a person, unless that was what was asked for.
+const namedDrops = 20
+
 func printGC(w io.Writer, g *control.GC) {
 	drops, frees := "Dropped", "Freed"
 	if g.DryRun {
 		drops, frees = "Would drop", "Would free about"
 	}
-	for _, d := range g.Dropped {
+	for i, d := range g.Dropped {
+		if i == namedDrops && !g.DryRun {
+			fmt.Fprintf(w, "… and %d more\n", len(g.Dropped)-i)
+			break
+		}
 		fmt.Fprintf(w, "%s %s of %s (%s of its own)\n", drops, checkpointName(&d.Checkpoint), when(d.CreatedAt), size(d.Bytes))
 	}
 	fmt.Fprintf(w, "%s %s and %s.\n", drops, count(int64(len(g.Dropped)), "checkpoint"), count(int64(g.Layers), "layer"))

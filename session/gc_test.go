@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -298,8 +297,8 @@ func TestGCInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	one := 1
 	_, err := r.s.CollectGarbage(ctx, &control.GCRequest{GCRules: control.GCRules{Keep: &one}}, func(control.Progress) { cancel() })
-	if !errors.Is(err, context.Canceled) && err == nil {
-		t.Fatalf("an interrupted collection: %v", err)
+	if err == nil {
+		t.Fatal("an interrupted collection says nothing of it")
 	}
 	r.want(t, "latest", "f6", "293")
 	g := r.gc(t, control.GCRequest{})
@@ -317,7 +316,9 @@ func TestStatusSaysWhatCouldBeFreed(t *testing.T) {
 	if _, err := r.DropBranch(t.Context(), control.BranchDropRequest{Branch: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	r.s.estimateReclaimable1(t)
+	r.s.mu.Lock()
+	r.s.loose.at = time.Time{} // nothing was estimated yet
+	r.s.mu.Unlock()
 	st, err := r.Status(t.Context())
 	if err != nil || st.ReclaimableBytes < 1<<20 || st.ReclaimableBytes > 1<<20+1<<16 {
 		t.Fatalf("reclaimable: %d, %v", st.ReclaimableBytes, err)
@@ -326,13 +327,6 @@ func TestStatusSaysWhatCouldBeFreed(t *testing.T) {
 	if g.FreedBytes < 1<<20 {
 		t.Fatalf("freed %d", g.FreedBytes)
 	}
-}
-
-func (s *Session) estimateReclaimable1(t *testing.T) {
-	t.Helper()
-	s.mu.Lock()
-	s.loose.at, s.loose.running = time.Time{}, nil
-	s.mu.Unlock()
 }
 
 func TestGCOffline(t *testing.T) {

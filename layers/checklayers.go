@@ -146,7 +146,7 @@ func (c *checker) chains(recs map[Layer]*layerRec, heads map[Layer]string) {
 
 // counters checks that no number is given twice.
 func (c *checker) counters(recs map[Layer]*layerRec) error {
-	var top, own, mapped uint64
+	var top, own, sourced, mapped uint64
 	for l := range recs {
 		top = max(top, uint64(l))
 	}
@@ -158,6 +158,8 @@ func (c *checker) counters(recs map[Layer]*layerRec) error {
 			switch i := binary.BigEndian.Uint64(k[2:]); {
 			case Ino(i) >= firstMapped:
 				mapped = max(mapped, i)
+			case Ino(i) >= firstSourced:
+				sourced = max(sourced, i)
 			case Ino(i) >= firstOwnIno:
 				own = max(own, i)
 			}
@@ -170,7 +172,7 @@ func (c *checker) counters(recs map[Layer]*layerRec) error {
 	for _, n := range []struct {
 		name string
 		used uint64
-	}{{metaNextLayer, top}, {metaNextIno, own}, {metaNextMapped, mapped}} {
+	}{{metaNextLayer, top}, {metaNextIno, own}, {metaNextSourced, sourced}, {metaNextMapped, mapped}} {
 		v, ok, err := c.db.Get(kv.Meta(n.name))
 		if err != nil {
 			return err

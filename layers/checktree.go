@@ -139,7 +139,7 @@ func (c *checker) inodes() error {
 			key := slices.Clone(k)
 			f := c.at(Finding{Kind: "inode", What: fmt.Sprintf("what layer %d made of inode %d does not decode", l, ino), Lost: true}, ino, l, c.layersOf(k))
 			c.found(f, c.offline(c.touching(l, func() {
-				c.batch.Put(key, (&inode{flags: flagLost | flagNames | flagXattrs, nlink: 1, regions: 1 << 43}).encode())
+				c.batch.Put(key, lostInode().encode())
 			})))
 			return nil
 		}
@@ -157,6 +157,11 @@ func (c *checker) inodes() error {
 		return c.links(ino, vs)
 	})
 	return err
+}
+
+// lostInode takes the place of a record of which nothing is known.
+func lostInode() *inode {
+	return &inode{flags: flagLost | flagNames | flagXattrs, nlink: 1}
 }
 
 // links checks, where the lowest layer that can be looked at sees a version, that it has as many names there as it

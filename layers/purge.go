@@ -309,7 +309,7 @@ func emptied(l Layer, v []byte, now Time) []byte {
 		rec = &inode{mode: unix.S_IFREG, nlink: 1, flags: flagNames}
 	}
 	rec.flags &^= flagXattrs | flagSparse
-	rec.limit, rec.regions, rec.blocks, rec.ctime = 0, 0, 0, now
+	rec.limit, rec.regions, rec.blocks, rec.source, rec.ctime = 0, 0, 0, nil, now
 	switch rec.mode & unix.S_IFMT {
 	case unix.S_IFLNK:
 		rec.target, rec.size = purgedTarget, int64(len(purgedTarget))

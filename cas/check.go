@@ -8,21 +8,21 @@ import (
 	"github.com/rewindfs/rewindfs/kv"
 )
 
-// Check reads every chunk of the index and gives fn what it found: err is nil for
-// a good one, an ErrCorrupt for a bad one. It stops when fn returns false.
-func (s *Store) Check(fn func(h Hash, size int, err error) bool) error {
+// Check reads every chunk of the index, from the key from on (nil: the first), and gives fn what it found, with the key
+// of the index record: err is nil for a good one, and says what is wrong with a bad one. It stops when fn returns false.
+func (s *Store) Check(from []byte, fn func(key []byte, size int, err error) bool) error {
 	buf := make([]byte, ChunkSize)
-	return s.db.Scan(kv.ChunkPrefix(), nil, func(k, v []byte) bool {
+	return s.db.Scan(kv.ChunkPrefix(), from, func(k, v []byte) bool {
 		raw, _ := kv.ParseChunk(k)
 		var h Hash
 		if copy(h[:], raw) != len(h) || len(raw) != len(h) {
-			return fn(h, 0, fmt.Errorf("index key %x is no hash: %w", k, ErrCorrupt))
+			return fn(k, 0, fmt.Errorf("index key %x is no hash: %w", k, ErrCorrupt))
 		}
 		at, ok := parsePlace(v)
 		if !ok {
-			return fn(h, 0, fmt.Errorf("index record of chunk %s does not decode: %w", h, ErrCorrupt))
+			return fn(k, 0, fmt.Errorf("index record of chunk %s does not decode: %w", h, ErrCorrupt))
 		}
-		return fn(h, at.n, s.readWhole(h, at, buf[:at.n]))
+		return fn(k, at.n, s.readWhole(h, at, buf[:at.n]))
 	})
 }
 

@@ -50,11 +50,11 @@ func TestDamage(t *testing.T) {
 				}
 			}
 			damaged := 0
-			must(t, s.Check(func(h Hash, _ int, err error) bool {
+			must(t, s.Check(nil, func(k []byte, _ int, err error) bool {
 				if err != nil {
 					damaged++
-					if h != hb || !errors.Is(err, ErrCorrupt) {
-						t.Errorf("check of %s: %v", h, err)
+					if !bytes.Equal(k, kv.Chunk(hb[:])) || !errors.Is(err, ErrCorrupt) {
+						t.Errorf("check of %x: %v", k, err)
 					}
 				}
 				return true

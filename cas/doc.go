@@ -7,6 +7,8 @@
 // of the caller, so a chunk exists from the moment that this batch is applied;
 // bytes in a pack that no record names are litter of a crash and do no harm.
 //
+// What nobody needs is swept (Garbage); where that leaves small chunks strewn over a pack, Repack moves them.
+//
 // Packs are made durable by Sync, which must be kv's BeforeFlush hook: no record
 // that outlives a power cut names bytes that do not. What the page cache may have
 // written out of order before a power cut is found by a ReplayCheck.

@@ -110,9 +110,10 @@ func TestPutRead(t *testing.T) {
 		t.Errorf("chunk that nobody put: %v", err)
 	}
 	found := 0
-	must(t, s.Check(func(h Hash, size int, err error) bool {
+	must(t, s.Check(nil, func(k []byte, size int, err error) bool {
 		found++
-		return err == nil && size == len(chunks[h])
+		raw, _ := kv.ParseChunk(k)
+		return err == nil && size == len(chunks[Hash(raw)])
 	}))
 	if found != len(chunks) {
 		t.Errorf("check finds %d of %d chunks", found, len(chunks))

@@ -37,8 +37,11 @@ func (s *Store) Sweeps() uint64 { return s.sweeps.Load() }
 type Garbage struct {
 	s    *Store
 	dead []Hash
+	size int64             // bytes of the dead chunks
 	live map[uint32][]span // what the packs must keep, by pack
-	upTo uint32            // number of the last pack that takes no more records, once dropped
+	// Wipe has Free write zeros over the bytes that it cannot give back, because their blocks are shared.
+	Wipe bool
+	upTo uint32 // number of the last pack that takes no more records, once dropped
 }
 
 // span is a part of a pack: a record, or several one behind the other.
@@ -59,6 +62,7 @@ func (s *Store) Unneeded(needed func(Hash) bool) (*Garbage, error) {
 			g.keep(at)
 		} else {
 			g.dead = append(g.dead, h)
+			g.size += recHdrLen + int64(at.n)
 		}
 		return true
 	})
@@ -67,6 +71,9 @@ func (s *Store) Unneeded(needed func(Hash) bool) (*Garbage, error) {
 	}
 	return g, nil
 }
+
+// Bytes is how much the unneeded chunks take in the packs.
+func (g *Garbage) Bytes() int64 { return g.size }
 
 // keep spares the record whose data is at.
 func (g *Garbage) keep(at place) {
@@ -184,6 +191,9 @@ func (g *Garbage) freeIn(n uint32) (freed int64, err error) {
 		return before, nil
 	}
 	err = punch(f, g.live[n], size)
+	if g.Wipe {
+		err = errors.Join(err, wipe(f, g.live[n], size))
+	}
 	after, _, err2 := blocks(f)
 	return before - after, errors.Join(err, err2)
 }
@@ -230,6 +240,38 @@ func punch(f *os.File, spans []span, size int64) error {
 		}
 	}
 	return nil
+}
+
+// wipe writes zeros over what is left between the spans, which are sorted, and behind them, once the blocks in between
+// are punched out.
+func wipe(f *os.File, spans []span, size int64) error {
+	zeros := make([]byte, block)
+	clear := func(lo, hi int64) error {
+		for lo < hi {
+			n, err := f.WriteAt(zeros[:min(hi-lo, block)], lo)
+			if err != nil {
+				return spaceErr(err)
+			}
+			lo += int64(n)
+		}
+		return nil
+	}
+	at := int64(packHdrLen)
+	for i := 0; i <= len(spans); i++ {
+		gap := span{at, size}
+		if i < len(spans) {
+			gap.to, at = spans[i].from, max(at, spans[i].to)
+		}
+		lo, hi := (gap.from+block-1)/block*block, gap.to/block*block
+		err := clear(gap.from, min(lo, gap.to))
+		if err == nil && hi >= lo {
+			err = clear(max(hi, gap.from), gap.to)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return fdatasync(f)
 }
 
 // blocks tells what f takes on the disk and how long it is, in bytes.

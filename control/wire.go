@@ -71,7 +71,7 @@ type Status struct {
 	Checkpoints      int               `json:"checkpoints"`
 	ChangedPaths     int64             `json:"changed_paths"` // since the newest layer was sealed
 	StoreBytes       int64             `json:"store_bytes"`
-	ReclaimableBytes int64             `json:"reclaimable_bytes"`
+	ReclaimableBytes int64             `json:"reclaimable_bytes"` // by a gc without rules: file content, about, as of some seconds ago
 	Requests         map[string]uint64 `json:"requests"`
 	Drift            []Drift           `json:"drift"`
 	Cache            Cache             `json:"cache"`

@@ -150,6 +150,7 @@ type Policy struct {
 	AutoCheckpoint *AutoCheckpoint `json:"auto_checkpoint"`
 	AutoRollback   *AutoRollback   `json:"auto_rollback"`
 	NoRollback     []string        `json:"no_rollback"` // names of tools whose failures roll nothing back
+	GC             *GCRules        `json:"gc"`          // how the daemon collects garbage when idle; of main alone
 	Warnings       []string        `json:"warnings"`
 }
 
@@ -170,12 +171,13 @@ type AutoRollback struct {
 }
 
 // PolicyRequest replaces the parts that it has, and takes away those in Off:
-// "auto-checkpoint", "auto-rollback", "no-rollback".
+// "auto-checkpoint", "auto-rollback", "no-rollback", "gc".
 type PolicyRequest struct {
 	Carried
 	AutoCheckpoint *AutoCheckpoint `json:"auto_checkpoint,omitempty"`
 	AutoRollback   *AutoRollback   `json:"auto_rollback,omitempty"`
 	NoRollback     []string        `json:"no_rollback,omitempty"`
+	GC             *GCRules        `json:"gc,omitempty"`
 	Off            []string        `json:"off,omitempty"`
 }
 

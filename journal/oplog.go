@@ -24,7 +24,8 @@ const (
 	OpRestore    OpKind = "restore"
 	OpFork       OpKind = "fork"
 	OpDropBranch OpKind = "drop_branch"
-	OpImport     OpKind = "import" // like a fork, on top of what an archive brought
+	OpImport     OpKind = "import"      // like a fork, on top of what an archive brought
+	OpForgetUndo OpKind = "forget_undo" // nothing before it can be taken back; the head stays
 )
 
 // ErrNothing is returned when there is nothing to undo or redo.
@@ -135,7 +136,7 @@ func (w *walk) apply(op Op) {
 		w.fold()
 		w.push(op.left())
 		w.low = len(w.undo)
-	case OpFork, OpDropBranch, OpImport:
+	case OpFork, OpDropBranch, OpImport, OpForgetUndo:
 		*w = walk{} // of another branch that had the name, nothing can be taken back
 	case OpUndo:
 		path := take(&w.undo, stepsOf(op, w.undo))
@@ -272,6 +273,19 @@ func (j *Journal) Steps(branch string) (undo, redo int) {
 		undo, redo = len(w.undo), len(w.redo)
 	}
 	return undo, redo
+}
+
+// Movers lists the branches in which undo or redo can go somewhere.
+func (j *Journal) Movers() (out []string) {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	for branch, w := range j.walks {
+		if len(w.undo)+len(w.redo)+len(w.taken) > 0 {
+			out = append(out, branch)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // LastFork returns the operation that made branch, be it an import; false for main.

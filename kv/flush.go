@@ -3,6 +3,7 @@ package kv
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -106,7 +107,9 @@ func (db *DB) endMerge(err error) {
 // Compact hands everything to Badger and makes it give the disk back what deleted and
 // overwritten records take, as far as there is room for the files that this takes to
 // write. It reads the whole index.
-func (db *DB) Compact() error {
+func (db *DB) Compact() error { return db.compact(false) }
+
+func (db *DB) compact(all bool) error {
 	ferr := db.Flush() // without room for it, there may be some afterwards
 	db.wmu.Lock()
 	for db.merging && !db.closing {
@@ -118,9 +121,44 @@ func (db *DB) Compact() error {
 	}
 	db.merging = true
 	db.wmu.Unlock()
-	err := db.base.compact(db.space)
+	err := db.base.compact(db.space, all)
 	db.endMerge(err)
-	return errors.Join(ferr, err)
+	return errors.Join(ferr, err, db.trimSpare())
+}
+
+// trimSpare leaves the spare segment one step: a burst of writes may have left it larger.
+func (db *DB) trimSpare() error {
+	db.spareMu.Lock()
+	defer db.spareMu.Unlock()
+	spare := filepath.Join(db.logDir, spareName)
+	st, err := os.Lstat(spare)
+	if err == nil && st.Size() > db.sizes.step {
+		err = os.Truncate(spare, db.sizes.step)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("shorten the spare log segment: %w", err)
+	}
+	return nil
+}
+
+// Scrub leaves no byte of a deleted or overwritten record in the files of the store: it writes Badger's tables anew, and
+// zeros over what earlier uses of the log left in its segments. ErrNoSpace when there is no room for the tables.
+func (db *DB) Scrub() error {
+	if err := db.compact(true); err != nil {
+		return fmt.Errorf("scrub: %w", err)
+	}
+	db.wmu.Lock()
+	defer db.wmu.Unlock()
+	err := db.seg.blank()
+	db.spareMu.Lock()
+	defer db.spareMu.Unlock()
+	if rmErr := os.Remove(filepath.Join(db.logDir, spareName)); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
+		err = errors.Join(err, rmErr)
+	}
+	if err != nil {
+		return fmt.Errorf("scrub the log: %w", spaceErr(err))
+	}
+	return nil
 }
 
 // stockUp allocates a spare log segment, if there is room: it gets the store

@@ -86,6 +86,15 @@ func LayerPrefix() []byte { return []byte("l/") }
 // ParseLayerKey undoes LayerKey.
 func ParseLayerKey(k []byte) (l uint64, ok bool) { return parse1(k, 'l') }
 
+// Digest is the key of the digest of what a sealed layer has of its own.
+func Digest(l uint64) []byte { return key1('g', l) }
+
+// DigestPrefix starts all keys made by Digest.
+func DigestPrefix() []byte { return []byte("g/") }
+
+// ParseDigest undoes Digest.
+func ParseDigest(k []byte) (l uint64, ok bool) { return parse1(k, 'g') }
+
 // HeadKey is the key of a branch's head.
 func HeadKey(branch string) []byte { return append([]byte("h/"), branch...) }
 
@@ -425,6 +434,12 @@ func MessagePrefix(hash []byte) []byte {
 func Chain(digest []byte) []byte {
 	return append(append(make([]byte, 0, 4+len(digest)), "v/c/"...), digest...)
 }
+
+// ChainPrefix starts all keys made by Chain.
+func ChainPrefix() []byte { return []byte("v/c/") }
+
+// MessagesPrefix starts all keys made by Message.
+func MessagesPrefix() []byte { return []byte("v/m/") }
 
 // Thread is the key of a live conversation of a branch.
 func Thread(branch, thread string) []byte {

@@ -41,6 +41,7 @@ func TestKeysGolden(t *testing.T) {
 	}{
 		{"Meta", Meta("next-ino")},
 		{"LayerKey", LayerKey(layer)}, {"LayerPrefix", LayerPrefix()},
+		{"Digest", Digest(layer)}, {"DigestPrefix", DigestPrefix()},
 		{"HeadKey", HeadKey("main")}, {"HeadPrefix", HeadPrefix()},
 		{"Inode", Inode(ino, layer)}, {"InodePrefix", InodePrefix(ino)}, {"InodesPrefix", InodesPrefix()},
 		{"Name", Name(dir, name, layer)}, {"NamePrefix", NamePrefix(dir, name)}, {"DirPrefix", DirPrefix(dir)},

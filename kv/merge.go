@@ -68,15 +68,22 @@ func (b *base) merge(sp *space) error {
 }
 
 // compact merges level 0 into the last level whatever its size, for the sake of the
-// disk: if that gains something, and there is room for what is to stay.
-func (b *base) compact(sp *space) error {
+// disk: if that gains something, and there is room for what is to stay. With all set, it
+// does so in any case, or fails for want of room.
+func (b *base) compact(sp *space, all bool) error {
 	g := b.use()
 	defer b.done(g)
 	l := g.levels()
-	if len(l.fresh) == 0 {
+	if len(l.fresh) == 0 && !all || len(l.fresh)+len(l.last) == 0 {
 		return nil
 	}
 	live := liveBytes(g)
+	if all {
+		if err := sp.room(live); err != nil {
+			return err
+		}
+		return b.mergeDown(g, l.fresh, l.last)
+	}
 	if had := l.freshBytes + l.lastBytes; live > had-had/8 || sp.room(live) != nil {
 		return nil
 	}

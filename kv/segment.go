@@ -197,6 +197,19 @@ func (s *segment) wipe() {
 	s.f.WriteAt(make([]byte, recHdrLen), s.tail) // if this fails, too, there is no more to do
 }
 
+// blank writes zeros over what is behind the tail.
+func (s *segment) blank() error {
+	zeros := make([]byte, mib)
+	for at := s.tail; at < s.alloc; {
+		n, err := s.f.WriteAt(zeros[:min(mib, s.alloc-at)], at)
+		if err != nil {
+			return err
+		}
+		at += int64(n)
+	}
+	return s.datasync()
+}
+
 // datasync makes all that was appended survive a power cut.
 func (s *segment) datasync() error {
 	if err := retryIntr(func() error { return unix.Fdatasync(int(s.f.Fd())) }); err != nil {

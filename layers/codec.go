@@ -13,6 +13,7 @@ import (
 const (
 	inodeVersion  = 1
 	sourceVersion = 2 // of an inode record with a source: who does not know it would show zeros
+	lostVersion   = 3 // of an inode record that was lost: who does not know it would show an empty file
 	nameVersion   = 1
 	wasVersion    = 2 // of a name record that says what the base had
 	extentVersion = 1
@@ -111,6 +112,7 @@ const (
 	flagNames              // r/ records exist: had more than one name at some time
 	flagSparse             // may have holes: st_blocks comes from the extents
 	flagQuiet              // this version differs by side effects only (a directory's times and link count)
+	flagLost               // it was damaged, and nothing is known of it: see Check
 )
 
 // inode is a decoded n/ record. It is never changed in place once a node points
@@ -155,9 +157,12 @@ func (r *inode) has(f uint32) bool { return r.flags&f != 0 }
 
 func (r *inode) encode() []byte {
 	e := enc{b: make([]byte, 0, 96+len(r.name)+len(r.target))}
-	if r.source == nil {
+	switch {
+	case r.has(flagLost):
+		e.byte(lostVersion)
+	case r.source == nil:
 		e.byte(inodeVersion)
-	} else {
+	default:
 		e.byte(sourceVersion)
 	}
 	e.u(uint64(r.born))
@@ -209,12 +214,11 @@ func decodeOrigin(d *dec) *origin {
 
 func decodeInode(l Layer, v []byte) (*inode, error) {
 	d := dec{b: v}
-	sourced := len(v) > 0 && v[0] == sourceVersion
-	if sourced {
-		d.version(sourceVersion, "inode")
-	} else {
-		d.version(inodeVersion, "inode")
+	version := byte(inodeVersion)
+	if len(v) > 0 && (v[0] == sourceVersion || v[0] == lostVersion) {
+		version = v[0]
 	}
+	d.version(version, "inode")
 	r := &inode{layer: l}
 	r.born = Layer(d.u())
 	r.mode = uint32(d.u())
@@ -235,7 +239,7 @@ func decodeInode(l Layer, v []byte) (*inode, error) {
 	r.regions = d.u()
 	r.blocks = d.i()
 	r.origin = decodeOrigin(&d)
-	if sourced {
+	if version == sourceVersion {
 		if r.source = decodeOrigin(&d); r.source == nil {
 			d.fail()
 		}

@@ -56,6 +56,7 @@ func TestGoldenRecords(t *testing.T) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "inode  %x\n", sampleInode().encode())
 	fmt.Fprintf(&b, "source %x\n", sampleSourced().encode())
+	fmt.Fprintf(&b, "lost   %x\n", lostInode().encode())
 	fmt.Fprintf(&b, "plain  %x\n", (&inode{mode: 0o40755, nlink: 2}).encode())
 	fmt.Fprintf(&b, "name   %x\n", nameRec{ino: 1 << 40, typ: 0o100000, under: underWhiteout}.encode())
 	fmt.Fprintf(&b, "white  %x\n", nameRec{}.encode())

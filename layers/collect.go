@@ -41,6 +41,8 @@ type CollectOptions struct {
 	Extra func(b *kv.Batch, gone []Layer) error
 	// Marked, if set, is called once it is settled what goes.
 	Marked func()
+	// ByLayer, if set, gets how much of CollectStats.Bytes each layer had.
+	ByLayer map[Layer]int64
 	// Progress, if set, is told now and then how much of about how much is done.
 	Progress func(s CollectStats, done, total int64)
 }
@@ -107,22 +109,23 @@ func (t *Tree) resumeCollect() {
 
 // collector is one collection at work.
 type collector struct {
-	t     *Tree
-	o     *CollectOptions
-	s     *shape
-	stats CollectStats
-	batch kv.Batch
-	loose int64 // bytes that lose their name with batch
-	done  int64
-	hold  map[Layer]bool // links in which something has to stay for now
-	asked map[Ino]bool   // inodes that were looked at because they lost a name
-	dir   Ino            // a directory that was asked about,
-	inb   bool           // and whether it is in the base
-	err   error          // of a question that sift asked
+	t       *Tree
+	o       *CollectOptions
+	s       *shape
+	stats   CollectStats
+	batch   kv.Batch
+	loose   int64 // bytes that lose their name with batch
+	done    int64
+	thinned map[Layer]bool // layers whose digests go with batch
+	hold    map[Layer]bool // links in which something has to stay for now
+	asked   map[Ino]bool   // inodes that were looked at because they lost a name
+	dir     Ino            // a directory that was asked about,
+	inb     bool           // and whether it is in the base
+	err     error          // of a question that sift asked
 }
 
 func (c *collector) run(ctx context.Context) error {
-	c.hold = map[Layer]bool{}
+	c.hold, c.thinned = map[Layer]bool{}, map[Layer]bool{}
 	if !c.o.DryRun {
 		select {
 		case c.t.collecting <- struct{}{}:
@@ -258,6 +261,17 @@ func (c *collector) part(l Layer, from []byte) (part []entry, next []byte, err e
 func (c *collector) remove(key []byte) {
 	c.stats.Records++
 	c.batch.Delete(key)
+	if l, ok := digestedIn(key); ok {
+		c.thin(l)
+	}
+}
+
+// thin takes the digest of a layer away, because the batch changes what it has.
+func (c *collector) thin(l Layer) {
+	if !c.thinned[l] {
+		c.thinned[l] = true
+		c.batch.Delete(kv.Digest(uint64(l)))
+	}
 }
 
 // spill applies the batch if it has more than n deletions.
@@ -278,7 +292,11 @@ func (c *collector) spill(n int) error {
 	}
 	c.t.mu.Lock()
 	c.t.loosen(loose)
+	for l := range c.thinned {
+		delete(c.t.digested, l)
+	}
 	c.t.mu.Unlock()
+	clear(c.thinned)
 	return nil
 }
 
@@ -308,6 +326,7 @@ func (c *collector) bury(l Layer) error {
 		}
 	}
 	c.remove(kv.LayerKey(uint64(l)))
+	c.thin(l)
 	if err := c.spill(0); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -177,7 +178,14 @@ func collectAtRandom(t *testing.T, seed uint64) {
 	k := newKernel(t, s.b)
 	k.linked = s.numberInBase("b/b")
 	known := []Layer{}
-	for range 40 {
+	for round := range 40 {
+		if round%3 == 0 {
+			s.ok(s.tree.digestSome(time.Now().Add(time.Hour)))
+		}
+		if round%4 == 0 {
+			s.clean()
+		}
+		s.checkDigests()
 		for range rng.IntN(10) {
 			if k.act(rng); rng.IntN(3) == 0 {
 				k.actInside(rng)

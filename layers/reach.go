@@ -38,6 +38,9 @@ func (x *inodeSift) reached(point Layer) (bool, error) {
 	if rec == nil {
 		return false, nil
 	}
+	if rec.has(flagLost) {
+		return true, nil
+	}
 	if ino, err := x.leads(NameKey{rec.parent, rec.name}, point); err != nil || ino == x.ino {
 		return err == nil, err
 	}

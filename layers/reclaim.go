@@ -72,7 +72,7 @@ func (t *Tree) MakeRoom() bool {
 	if !worth {
 		return false
 	}
-	freed, err := t.reclaim()
+	freed, err := t.reclaim(false)
 	if err != nil {
 		t.log.Warn("cannot free the bytes of deleted files", "error", err)
 	}
@@ -84,7 +84,23 @@ func (t *Tree) MakeRoom() bool {
 func (t *Tree) Reclaim() (freed int64, err error) {
 	t.reclaiming.Lock()
 	defer t.reclaiming.Unlock()
-	return t.reclaim()
+	return t.reclaim(false)
+}
+
+// Squeeze is Reclaim that also moves chunks out of packs with much waste, as far as there is room.
+func (t *Tree) Squeeze() (freed int64, err error) {
+	t.reclaiming.Lock()
+	defer t.reclaiming.Unlock()
+	freed, err = t.reclaim(false)
+	if err != nil {
+		return freed, err
+	}
+	moved, err := t.chunks.Repack()
+	if err != nil || moved == 0 {
+		return freed, err
+	}
+	more, err := t.reclaim(false)
+	return max(0, freed+more-moved), err
 }
 
 // reclaimLoop frees what was deleted while the disk is low, so that others on the
@@ -121,8 +137,9 @@ func (t *Tree) reclaimIfLow() time.Duration {
 }
 
 // reclaim frees the chunks that nothing names, and the space of deleted records. It
-// returns how many bytes the disk got back. The caller holds t.reclaiming.
-func (t *Tree) reclaim() (freed int64, err error) {
+// returns how many bytes the disk got back. With wipe set, none of their bytes is left in the packs. The
+// caller holds t.reclaiming.
+func (t *Tree) reclaim(wipe bool) (freed int64, err error) {
 	start := time.Now()
 	t.mu.Lock()
 	t.named, t.loose = map[cas.Hash]struct{}{}, 0
@@ -135,6 +152,7 @@ func (t *Tree) reclaim() (freed int64, err error) {
 	if err := t.db.Sync(); err != nil {
 		return 0, fmt.Errorf("sync before freeing chunks: %w", err)
 	}
+	g.Wipe = wipe
 	freed, err = g.Free()
 	before, err1 := t.db.DiskBytes()
 	err = errors.Join(err, err1, t.db.Compact())
@@ -158,6 +176,20 @@ func (t *Tree) forgetChunks() (n int, g *cas.Garbage, err error) {
 	}
 	t.named = nil
 	return n, g, err
+}
+
+// LooseBytes is how many bytes of chunks nothing names: Reclaim would free them. It looks
+// at the whole index; what is being written may count.
+func (t *Tree) LooseBytes() (int64, error) {
+	names, err := t.namedChunks()
+	if err != nil {
+		return 0, err
+	}
+	g, err := t.chunks.Unneeded(names.has)
+	if err != nil {
+		return 0, fmt.Errorf("measure what nothing names: %w", err)
+	}
+	return g.Bytes(), nil
 }
 
 // nameSet is a set of hashes by their first 8 bytes, sorted. It may have a hash too many,

@@ -193,6 +193,7 @@ func (c *collector) whiteouts(k NameKey, vs []version) error {
 		if nothing && rec.under != underNothing {
 			rec.under = underNothing
 			c.batch.Put(v.key, rec.encode())
+			c.thin(v.layer)
 		}
 		knows[r] = false
 	}
@@ -372,13 +373,21 @@ func (c *collector) weigh(vs []version) error {
 				if x.kind == kindChunk && !named[short(x.hash)] {
 					named[short(x.hash)] = true
 					if drop {
-						c.loose += x.n
+						c.lose(v.layer, x.n)
 					}
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// lose notes that n bytes of content go with a record of layer l.
+func (c *collector) lose(l Layer, n int64) {
+	c.loose += n
+	if c.o.ByLayer != nil {
+		c.o.ByLayer[l] += n
+	}
 }
 
 // dropPendings removes what was pending in layers that go. In a dry run there may be
@@ -392,7 +401,7 @@ func (x *inodeSift) dropPendings() error {
 		}
 		if drop {
 			x.remove(slices.Clone(k))
-			x.loose += int64(len(pendingData(v)))
+			x.lose(Layer(l), int64(len(pendingData(v))))
 		}
 		return true
 	})

@@ -40,6 +40,7 @@ type Tree struct {
 	mu        sync.RWMutex
 	layers    map[Layer]*layerRec // but for the doomed ones. A record in it is replaced, never changed
 	doomed    map[Layer]*layerRec // given up as a whole, and not all gone yet
+	digested  map[Layer]bool      // those of layers with a g/ record
 	nextLayer Layer
 	marked    uint64 // how often layers were given up
 
@@ -87,6 +88,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 		db: db, chunks: chunks, base: base, log: o.Logger, now: o.Now, drifted: o.Drifted,
 		layers:     map[Layer]*layerRec{},
 		doomed:     map[Layer]*layerRec{},
+		digested:   map[Layer]bool{},
 		ancestries: map[Layer]ancestry{},
 		branches:   map[string]*Branch{},
 		views:      map[*View]struct{}{},
@@ -110,7 +112,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 	if t.drifted == nil {
 		t.drifted = func(Ino, *NameKey) {}
 	}
-	for _, load := range []func() error{t.loadCounters, t.loadKept, t.loadShared, t.loadLayers, t.loadCopied, t.loadPending} {
+	for _, load := range []func() error{t.loadCounters, t.loadKept, t.loadShared, t.loadLayers, t.loadDigests, t.loadCopied, t.loadPending} {
 		if err := load(); err != nil {
 			return nil, fmt.Errorf("open tree: %w", err)
 		}
@@ -120,6 +122,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 	}
 	t.stopped.Go(t.cutLoop)
 	t.stopped.Go(t.reclaimLoop)
+	t.stopped.Go(t.digestLoop)
 	if t.unfinished() {
 		t.stopped.Go(t.resumeCollect)
 	}

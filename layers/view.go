@@ -98,7 +98,9 @@ func (v *View) visibleInode(ino Ino) (*inode, error) {
 		if !v.anc.has(Layer(l)) {
 			return true
 		}
-		rec, bad = decodeInode(Layer(l), val)
+		if rec, bad = decodeInode(Layer(l), val); bad == nil && rec.has(flagLost) {
+			bad = fmt.Errorf("it was lost: %w", ErrCorrupt)
+		}
 		return false
 	})
 	if err = errors.Join(err, bad); err != nil {

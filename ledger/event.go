@@ -32,8 +32,11 @@ const (
 	KindFenced       Kind = "fenced" // a call of an older generation was refused
 	KindFork         Kind = "fork"   // a branch was made
 	KindDropBranch   Kind = "drop_branch"
-	KindExport       Kind = "export"    // a checkpoint was read out, as an archive or a tar stream
-	KindImport       Kind = "import"    // an archive became a branch
+	KindExport       Kind = "export"      // a checkpoint was read out, as an archive or a tar stream
+	KindImport       Kind = "import"      // an archive became a branch
+	KindForgetUndo   Kind = "forget_undo" // what undo led to was given up
+	KindGC           Kind = "gc"
+	KindPurge        Kind = "purge"     // content was removed from all checkpoints
 	KindRecovered    Kind = "recovered" // something was put right, or found wrong, after a crash
 )
 
@@ -42,7 +45,7 @@ func Kinds() []Kind {
 	return []Kind{
 		KindMount, KindUnmount, KindCheckpoint, KindRollback, KindUndo, KindRedo, KindRestore, KindSkippedNoop, KindVerification,
 		KindEscalation, KindPolicy, KindBudgetStop, KindCommit, KindExec, KindDrift, KindToolBegin, KindToolEnd,
-		KindFenced, KindFork, KindDropBranch, KindExport, KindImport, KindRecovered,
+		KindFenced, KindFork, KindDropBranch, KindExport, KindImport, KindForgetUndo, KindGC, KindPurge, KindRecovered,
 	}
 }
 

@@ -48,6 +48,8 @@ func (s *Store) PutLink(before [32]byte, index int, message []byte) (d [32]byte,
 	if !json.Valid(message) {
 		return d, fmt.Errorf("message %d of a conversation is not JSON: %w", index, ErrCorrupt)
 	}
+	s.sweeping.RLock()
+	defer s.sweeping.RUnlock()
 	switch {
 	case index == 0 && before != digest{}:
 		err = ErrCorrupt
@@ -59,6 +61,7 @@ func (s *Store) PutLink(before [32]byte, index int, message []byte) (d [32]byte,
 	}
 	h := digest(blake3.Sum256(message))
 	at := link(before, h)
+	s.noteInstead(before, at)
 	var b kv.Batch
 	if _, err := s.putMessage(&b, h, message); err != nil {
 		return d, err

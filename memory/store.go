@@ -9,6 +9,7 @@ import (
 	"maps"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/zeebo/blake3"
 
@@ -51,8 +52,12 @@ const MainThread = "main"
 type Store struct {
 	db *kv.DB
 
-	mu   sync.RWMutex
-	live map[string]Threads // mu: by branch; the Threads are replaced, never changed
+	// sweeping is held by a Sweep, and shared by Puts, which build on what is there. Taken before mu.
+	sweeping sync.RWMutex
+
+	mu    sync.RWMutex
+	live  map[string]Threads   // mu: by branch; the Threads are replaced, never changed
+	fresh map[string]time.Time // mu: when histories were put or asked for, by digest, see Sweep
 }
 
 // Open loads the live conversations of db.
@@ -139,6 +144,9 @@ func (s *Store) Put(h convo.History) (Ref, error) {
 		prev = links[i]
 	}
 	ref.Digest = hex.EncodeToString(prev[:])
+	s.sweeping.RLock()
+	defer s.sweeping.RUnlock()
+	s.note(ref.Digest)
 	have, err := s.known(links)
 	if err != nil {
 		return Ref{}, fmt.Errorf("look for the conversation: %w", err)
@@ -215,9 +223,14 @@ func (s *Store) Has(ref Ref) error {
 	if ref.Messages == 0 && ref.Digest == "" {
 		return nil
 	}
+	s.sweeping.RLock()
+	defer s.sweeping.RUnlock()
 	at, err := parseDigest(ref.Digest)
 	if err == nil {
 		_, _, err = s.link(ref.Messages-1, at)
+	}
+	if err == nil {
+		s.note(ref.Digest)
 	}
 	if err != nil {
 		return fmt.Errorf("there is no conversation %s of %d messages in the store", ref.Digest, ref.Messages)
@@ -231,6 +244,9 @@ func (s *Store) Get(ref Ref) (convo.History, error) {
 	if ref.Digest == "" {
 		return h, nil
 	}
+	s.sweeping.RLock()
+	defer s.sweeping.RUnlock()
+	s.note(ref.Digest) // it may become a live one
 	at, err := parseDigest(ref.Digest)
 	if err != nil {
 		return h, err

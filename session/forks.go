@@ -195,6 +195,7 @@ func (s *Session) forkAt(ctx context.Context, f *Session, r *control.ForkRequest
 		}
 	}
 	f.policy, f.life, f.arrived = s.policy, lifeCreated, p.conv.live
+	f.policy.GC = nil // that of main is about the whole store
 	s.layering.Lock()
 	defer s.layering.Unlock()
 	var live func()

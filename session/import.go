@@ -238,7 +238,7 @@ func (s *Session) sweepDropped(ctx context.Context) {
 		}
 	}
 	defer unlock()
-	keep, err := s.needed()
+	keep, err := s.needed(nil, false)
 	if err == nil {
 		_, err = s.tree.Collect(ctx, keep, layers.CollectOptions{Marked: unlock})
 	}

@@ -35,6 +35,7 @@ func (s *Session) Status(context.Context, *control.None) (*control.Status, error
 	if st.StoreBytes, err = s.storeBytes(); err != nil {
 		return nil, err
 	}
+	st.ReclaimableBytes = s.reclaimableBytes()
 	u := s.tree.Usage()
 	st.Cache = control.Cache{Nodes: u.Nodes, PendingBytes: u.PendingBytes}
 	st.MemoryBytes = residentBytes()

@@ -63,8 +63,11 @@ func (s *Session) stageState(batch *kv.Batch, name string, v any) error {
 }
 
 // loadState reads what saveState kept into v, which stays as it is when there is nothing.
-func (s *Session) loadState(name string, v any) error {
-	b, ok, err := s.db.Get(stateKey(s.o.Branch, name))
+func (s *Session) loadState(name string, v any) error { return s.loadStateOf(s.o.Branch, name, v) }
+
+// loadStateOf is loadState for a branch, mounted or not.
+func (s *Session) loadStateOf(branch, name string, v any) error {
+	b, ok, err := s.db.Get(stateKey(branch, name))
 	if err != nil || !ok {
 		return err
 	}
@@ -123,6 +126,9 @@ func (s *Session) SetPolicy(_ context.Context, r *control.PolicyRequest) (*contr
 	if err := checkPolicy(r); err != nil {
 		return nil, err
 	}
+	if s.isFork() && (r.GC != nil || slices.Contains(r.Off, "gc")) {
+		return nil, badRequest("gc is about the whole store: its policy is that of branch %s", MainBranch)
+	}
 	s.heads.Lock()
 	defer s.heads.Unlock()
 	if err := s.alive(); err != nil {
@@ -137,7 +143,12 @@ func (s *Session) SetPolicy(_ context.Context, r *control.PolicyRequest) (*contr
 			p.AutoRollback = nil
 		case "no-rollback":
 			p.NoRollback = nil
+		case "gc":
+			p.GC = nil
 		}
+	}
+	if r.GC != nil {
+		p.GC = r.GC
 	}
 	if r.AutoCheckpoint != nil {
 		p.AutoCheckpoint = r.AutoCheckpoint
@@ -162,6 +173,11 @@ func (s *Session) SetPolicy(_ context.Context, r *control.PolicyRequest) (*contr
 }
 
 func checkPolicy(r *control.PolicyRequest) error {
+	if r.GC != nil {
+		if err := checkRules(r.GC); err != nil {
+			return err
+		}
+	}
 	if c := r.AutoCheckpoint; c != nil {
 		if len(c.Triggers) == 0 {
 			c.Triggers = []string{triggerBeforeCall}
@@ -197,8 +213,8 @@ func checkPolicy(r *control.PolicyRequest) error {
 		}
 	}
 	for _, off := range r.Off {
-		if !slices.Contains([]string{"auto-checkpoint", "auto-rollback", "no-rollback"}, off) {
-			return badRequest("unknown policy %q; there are auto-checkpoint, auto-rollback and no-rollback", off)
+		if !slices.Contains([]string{"auto-checkpoint", "auto-rollback", "no-rollback", "gc"}, off) {
+			return badRequest("unknown policy %q; there are auto-checkpoint, auto-rollback, no-rollback and gc", off)
 		}
 	}
 	return checkNames(map[string]string{"names of tools": strings.Join(r.NoRollback, "")})

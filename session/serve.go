@@ -41,6 +41,8 @@ func (s *Session) routes() {
 	handle(s, "POST "+control.PathReject, (*Session).Reject)
 	handle(s, "GET "+control.PathCurrent, (*Session).Current)
 	handle(s, "POST "+control.PathCollect, (*Session).Collect)
+	handleStream(s, "POST "+control.PathGC, (*Session).GC)
+	handleStream(s, "POST "+control.PathFsck, (*Session).Fsck)
 	handle(s, "POST "+control.PathDelete, (*Session).Delete)
 	handle(s, "POST "+control.PathFork, (*Session).Fork)
 	handle(s, "GET "+control.PathBranches, (*Session).Branches)

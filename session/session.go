@@ -132,7 +132,9 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 	go func() { served <- s.server.Serve(s.socket) }()
 	idle := time.NewTicker(idleEvery)
 	defer idle.Stop()
-	keeper := &memoryKeeper{}
+	keeper, gc := &memoryKeeper{}, &idleGC{}
+	working, enough := context.WithCancel(ctx)
+	defer enough()
 	cut := false
 	for done := false; !done; {
 		select {
@@ -153,8 +155,10 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 			served = nil
 		case <-idle.C:
 			keeper.tick(s.requests())
+			gc.tick(working, s)
 		}
 	}
+	enough()
 	s.endForks(ctx, force, cut)
 	return s.release()
 }

@@ -67,6 +67,7 @@ type store struct {
 
 	mu       sync.Mutex    // innermost
 	stopping bool          // guarded by mu: the daemon ends
+	loose    reclaimable   // guarded by mu
 	done     chan struct{} // closed at the end of Serve
 }
 

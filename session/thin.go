@@ -40,7 +40,7 @@ func (s *Session) dropCheckpoints(ctx context.Context, choose func() []journal.E
 	if err := s.removeEntries(gone); err != nil {
 		return nil, apiError(err)
 	}
-	keep, err := s.needed()
+	keep, err := s.needed(nil, false)
 	if err != nil {
 		return nil, apiError(err)
 	}
@@ -80,9 +80,9 @@ func (s *Session) removeEntries(gone []journal.Entry) error {
 	return nil
 }
 
-// needed lists the layers that a checkpoint, undo or redo, of any branch, may ask for. Preconditions:
-// s.layering is held, until the collection has marked what goes.
-func (s *Session) needed() ([]layers.Layer, error) {
+// needed lists the layers that a checkpoint, but for those of without (by id), and unless noUndo is set undo or redo, of
+// any branch, may ask for. Preconditions: s.layering is held, until the collection has marked what goes.
+func (s *Session) needed(without map[string]bool, noUndo bool) ([]layers.Layer, error) {
 	var keep []layers.Layer
 	add := func(l uint64) {
 		if l := layers.Layer(l); l != layers.BaseLayer && s.tree.Has(l) {
@@ -90,10 +90,14 @@ func (s *Session) needed() ([]layers.Layer, error) {
 		}
 	}
 	for _, e := range s.journal.List(nil) {
-		add(e.Layer)
+		if !without[e.ID] {
+			add(e.Layer)
+		}
 	}
-	for _, l := range s.journal.Reachable() {
-		add(l)
+	if !noUndo {
+		for _, l := range s.journal.Reachable() {
+			add(l)
+		}
 	}
 	for b := range s.staged {
 		keep = append(keep, b.Line()...)

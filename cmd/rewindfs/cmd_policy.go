@@ -18,12 +18,13 @@ const (
 	partAutoCheckpoint = "auto-checkpoint"
 	partAutoRollback   = "auto-rollback"
 	partNoRollback     = "no-rollback"
+	partGC             = "gc"
 )
 
 func (a *app) newPolicy() *cobra.Command {
 	return newGroup("policy", "What a session does by itself",
 		`What a session does by itself, at the begin and at the end of tool calls. It is kept in the store, over restarts.`,
-		a.newAutoCheckpoint(), a.newAutoRollback(), a.newNoRollback(), a.newPolicyShow())
+		a.newAutoCheckpoint(), a.newAutoRollback(), a.newNoRollback(), a.newPolicyGC(), a.newPolicyShow())
 }
 
 func (a *app) newAutoCheckpoint() *cobra.Command {
@@ -221,7 +222,7 @@ func (a *app) policy(ctx context.Context, fn func(*control.Client) (*control.Pol
 }
 
 func printPolicy(w io.Writer, p *control.Policy) {
-	rows := [][]string{{partAutoCheckpoint, "off (tool begin makes one in front of each call that may write all the same, and all are kept)"}, {partAutoRollback, "off"}, {partNoRollback, "no tool"}}
+	rows := [][]string{{partAutoCheckpoint, "off (tool begin makes one in front of each call that may write all the same, and all are kept)"}, {partAutoRollback, "off"}, {partNoRollback, "no tool"}, {partGC, "off"}}
 	if c := p.AutoCheckpoint; c != nil {
 		keep := "all are kept"
 		if c.KeepLast > 0 {
@@ -234,6 +235,9 @@ func printPolicy(w io.Writer, p *control.Policy) {
 	}
 	if len(p.NoRollback) > 0 {
 		rows[2][1] = shownList(p.NoRollback)
+	}
+	if p.GC != nil {
+		rows[3][1] = "when idle; " + describeRules(p.GC)
 	}
 	table(w, rows)
 	if p.AutoRollback == nil {

@@ -202,7 +202,7 @@ func printStatus(w io.Writer, st *control.Status) {
 		{"Head", head},
 		{"Checkpoints", fmt.Sprintf("%d; %s", st.Checkpoints, back)},
 		{"Agent", describeAgent(st)},
-		{"Store", fmt.Sprintf("%s in %s", size(st.StoreBytes), show(st.Store))},
+		{"Store", fmt.Sprintf("%s in %s; gc would free about %s", size(st.StoreBytes), show(st.Store), size(st.ReclaimableBytes))},
 		{"Memory", fmt.Sprintf("%s; %d inodes, %s of writes in hand", size(int64(st.MemoryBytes)), st.Cache.Nodes, size(st.Cache.PendingBytes))},
 		{"Requests", topRequests(st.Requests)},
 	}

@@ -122,6 +122,7 @@ func (a *app) newRoot() *cobra.Command {
 		&cobra.Group{ID: "branch", Title: "Side by side:"},
 		&cobra.Group{ID: "agent", Title: "Agents:"},
 		&cobra.Group{ID: "look", Title: "Looking:"},
+		&cobra.Group{ID: "care", Title: "Looking after the store:"},
 	)
 	add := func(group string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
@@ -134,6 +135,7 @@ func (a *app) newRoot() *cobra.Command {
 	add("branch", a.newFork(), a.newBranch(), a.newExport(), a.newImport())
 	add("agent", a.newMemory(), a.newTool(), a.newVerify(), a.newPolicy(), a.newBudget(), a.newLedger())
 	add("look", a.newLog(), a.newOplog(), a.newDiff(), a.newCat(), a.newRead(), a.newWrite())
+	add("care", a.newGC(), a.newFsck(), a.newPurge())
 	root.AddCommand(newBenchCommand(a), a.newDoctor(), a.newVersion())
 	return root
 }

@@ -29,6 +29,7 @@ type request struct {
 // reading are the routes that change nothing.
 var reading = []string{
 	"GET Export", "GET Status", "POST Log", "POST Diff", "POST Patch", "GET File", "GET Memory", "GET Policy", "GET Budget", "GET Current", "GET Branches",
+	"POST Fsck", // it changes nothing that is not damaged
 }
 
 // mutating are requests that, in the state that prepare makes, would each change something.
@@ -62,6 +63,7 @@ func mutating(ids map[string]string) []request {
 		{route: "PUT Import", path: control.PathImport, query: "name=imported", body: ids["archive"], raw: true},
 		{route: "POST BranchMount", path: control.PathBranchMount, body: `{"branch":"asleep"}`},
 		{route: "POST BranchDrop", path: control.PathBranchDrop, body: `{"branch":"asleep"}`},
+		{route: "POST GC", path: control.PathGC, body: `{"keep":1,"forget_undo":true}`},
 		{route: "POST Unmount", path: control.PathUnmount, body: `{"lazy":true}`},
 	}
 }

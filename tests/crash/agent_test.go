@@ -72,6 +72,7 @@ func TestFilesAndConversationStayTogether(t *testing.T) {
 		c.goAnywhere(when)
 	}
 	c.every()
+	isClean(m)
 	m.Unmount()
 	c.book.verify(t, "after the unmount", true)
 	c.tell(kills)

@@ -64,12 +64,21 @@ func TestAcknowledgedOperationsSurviveKills(t *testing.T) {
 			}
 			m.Remount()
 			checkAll(t, writers, "after all kills and an unmount")
+			isClean(m)
 			total, files := 0, 0
 			for _, w := range writers {
 				total, files = total+w.done, files+len(w.now)
 			}
 			t.Logf("%d kills under %d acknowledged operations, none lost; %d files at the end", kills, total, files)
 		})
+	}
+}
+
+// isClean fails the test unless fsck finds nothing.
+func isClean(m *mounttest.Mount) {
+	m.T.Helper()
+	if r := m.Run("fsck"); r.Code != 0 {
+		m.T.Fatalf("the store is not clean: %s%s", r.Stdout, r.Stderr)
 	}
 }
 
@@ -217,6 +226,7 @@ func TestCheckpointsAndRollbacksSurviveKills(t *testing.T) {
 			t.Errorf("after all kills: the checkpoint of round %d is damaged or gone", round)
 		}
 	}
+	isClean(m)
 	t.Logf("%d kills, %d checkpoints acknowledged", kills, len(ids))
 }
 

@@ -1,6 +1,7 @@
 package layersdiff
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -49,6 +50,7 @@ func newWorld(t *testing.T, high bool) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		w.isClean(t)
 		if err := w.close(); err != nil {
 			t.Errorf("close the store: %v", err)
 		}
@@ -61,6 +63,19 @@ func newWorld(t *testing.T, high bool) *world {
 		}
 	})
 	return w
+}
+
+// isClean fails the test unless the store is what package layers promises.
+func (w *world) isClean(t *testing.T) {
+	n := 0
+	_, err := layers.Check(context.Background(), w.db, w.chunks, layers.CheckOptions{Live: w.tree, Found: func(f layers.Finding) {
+		if n++; n <= 10 {
+			t.Errorf("the store is not clean: %s: %s (%q in %v)", f.Kind, f.What, f.Path, f.Layers)
+		}
+	}})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 func (w *world) open() (err error) {

@@ -30,6 +30,7 @@ const (
 	KindToolBegin    Kind = "tool_begin"
 	KindToolEnd      Kind = "tool_end"
 	KindFenced       Kind = "fenced" // a call of an older generation was refused
+	KindMerge        Kind = "merge"  // what another branch changed was brought in
 	KindFork         Kind = "fork"   // a branch was made
 	KindDropBranch   Kind = "drop_branch"
 	KindRecovered    Kind = "recovered" // something was put right, or found wrong, after a crash
@@ -40,7 +41,7 @@ func Kinds() []Kind {
 	return []Kind{
 		KindMount, KindUnmount, KindCheckpoint, KindRollback, KindUndo, KindRedo, KindRestore, KindSkippedNoop, KindVerification,
 		KindEscalation, KindPolicy, KindBudgetStop, KindCommit, KindExec, KindDrift, KindToolBegin, KindToolEnd,
-		KindFenced, KindFork, KindDropBranch, KindRecovered,
+		KindFenced, KindMerge, KindFork, KindDropBranch, KindRecovered,
 	}
 }
 

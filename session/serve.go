@@ -42,6 +42,7 @@ func (s *Session) routes() {
 	handle(s, "GET "+control.PathCurrent, (*Session).Current)
 	handle(s, "POST "+control.PathCollect, (*Session).Collect)
 	handle(s, "POST "+control.PathDelete, (*Session).Delete)
+	handle(s, "POST "+control.PathMerge, (*Session).Merge)
 	handle(s, "POST "+control.PathFork, (*Session).Fork)
 	handle(s, "GET "+control.PathBranches, (*Session).Branches)
 	handle(s, "POST "+control.PathBranchMount, (*Session).MountBranch)

@@ -34,7 +34,7 @@ func TestMergeMainJob(t *testing.T) {
 	w.rewind("ledger", "--event", "merge").want(t, 0, "try")
 	w.rewind("log", "--ops").want(t, 0, "merge")
 
-	w.rewind("undo").want(t, 0, "merge")
+	w.rewind("undo").want(t, 0, "before branch 'try' was merged")
 	w.same("cd $M; find . | sort; cat text old/x", before)
 	w.rewind("redo").want(t, 0)
 	w.same("cd $M; cat text new/x; ls", merged)

@@ -22,7 +22,7 @@ const module = "github.com/rewindfs/rewindfs/"
 var mayImport = map[string]string{
 	"kv":              "",
 	"cas":             "kv",
-	"layers":          "kv cas",
+	"layers":          "kv cas merge3",
 	"patch":           "layers",
 	"fs/transport":    "",
 	"fs":              "kv cas layers fs/transport",
@@ -33,6 +33,7 @@ var mayImport = map[string]string{
 	"ledger":          "",
 	"verify":          "",
 	"budget":          "",
+	"merge3":          "",
 	"control":         "",
 	"session":         "kv cas layers patch fs fs/transport journal memory memory/convo ledger budget control archive",
 	"bench":           "control session",

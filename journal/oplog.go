@@ -13,7 +13,8 @@ import (
 type OpKind string
 
 // The kinds of operation. Rollback, undo and redo move the head. A restore, which brought paths of
-// the checkpoint Label back, counts as a movement, too: from what it sealed to the head above it. A fork makes the branch, on top of
+// the checkpoint Label back, counts as a movement, too: from what it sealed to the head above it; so does a merge,
+// which brought what the branch Label changed. A fork makes the branch, on top of
 // To; dropping it ends its history, and seals its head From.
 const (
 	OpMount      OpKind = "mount"
@@ -22,6 +23,7 @@ const (
 	OpUndo       OpKind = "undo"
 	OpRedo       OpKind = "redo"
 	OpRestore    OpKind = "restore"
+	OpMerge      OpKind = "merge"
 	OpFork       OpKind = "fork"
 	OpDropBranch OpKind = "drop_branch"
 	OpImport     OpKind = "import"      // like a fork, on top of what an archive brought
@@ -132,7 +134,7 @@ type walk struct {
 
 func (w *walk) apply(op Op) {
 	switch op.Kind {
-	case OpRollback, OpRestore:
+	case OpRollback, OpRestore, OpMerge:
 		w.fold()
 		w.push(op.left())
 		w.low = len(w.undo)

@@ -272,7 +272,7 @@ func (b *Branch) Seal(extra func(*kv.Batch, Sealed) error) (Sealed, error) {
 // of an open layer only.
 func (b *Branch) sealHead(batch *kv.Batch, at Time) *layerRec {
 	open := b.t.layers[b.layer]
-	rec := &layerRec{parent: open.parent, gen: open.gen, sealed: true, changed: b.changed, at: at}
+	rec := &layerRec{parent: open.parent, gen: open.gen, merged: open.merged, sealed: true, changed: b.changed, at: at}
 	batch.Put(kv.LayerKey(uint64(b.layer)), rec.encode())
 	for ino := range b.orphans {
 		batch.Delete(kv.Orphan(uint64(b.layer), uint64(ino)))

@@ -3,7 +3,6 @@ package layers
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -86,10 +85,8 @@ func (o *op) was(e nameRec, ok bool, n *node) *wasBase {
 	if s := o.recStaged(n); s != nil {
 		return s.rec.wasBase(n.ino)
 	}
-	for _, g := range slices.Backward(o.ghosts) { // it is among the last ones
-		if g.n == n {
-			return g.rec.wasBase(n.ino)
-		}
+	if g := o.ghostStaged(n); g != nil {
+		return g.rec.wasBase(n.ino)
 	}
 	if n.rec == nil {
 		return nil

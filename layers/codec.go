@@ -18,6 +18,7 @@ const (
 	wasVersion    = 2 // of a name record that says what the base had
 	extentVersion = 1
 	layerVersion  = 1
+	mergeVersion  = 4 // of a layer record that says what was merged: who does not know it would take what came for made there
 	genVersion    = 3 // of a layer record with a generation: who does not know it would show a wrong base
 	givenVersion  = 2 // of a layer record with givenUp: who does not know it would show the layer as if it were whole
 	headVersion   = 1
@@ -305,6 +306,7 @@ type layerRec struct {
 	at      Time
 	given   givenUp
 	gen     uint64 // of a root layer: the generation of the base that its line is built on
+	merged  Layer  // of another line, that was merged into this one; BaseLayer for none
 }
 
 // givenUp says what a collection has made of a layer. Once it is given up, a layer
@@ -322,6 +324,8 @@ const (
 func (l layerRec) encode() []byte {
 	e := enc{}
 	switch {
+	case l.merged != BaseLayer:
+		e.byte(mergeVersion)
 	case l.gen != 0:
 		e.byte(genVersion)
 	case l.given != givenNot:
@@ -337,11 +341,14 @@ func (l layerRec) encode() []byte {
 	}
 	e.i(l.changed)
 	e.time(l.at)
-	if l.given != givenNot || l.gen != 0 {
+	if l.given != givenNot || l.gen != 0 || l.merged != BaseLayer {
 		e.byte(byte(l.given))
 	}
-	if l.gen != 0 {
+	if l.gen != 0 || l.merged != BaseLayer {
 		e.u(l.gen)
+	}
+	if l.merged != BaseLayer {
+		e.u(uint64(l.merged))
 	}
 	return e.b
 }
@@ -349,7 +356,7 @@ func (l layerRec) encode() []byte {
 func decodeLayer(v []byte) (layerRec, error) {
 	d := dec{b: v}
 	version := byte(layerVersion)
-	if len(v) > 0 && (v[0] == givenVersion || v[0] == genVersion) {
+	if len(v) > 0 && v[0] >= givenVersion && v[0] <= mergeVersion {
 		version = v[0]
 	}
 	d.version(version, "layer")
@@ -360,8 +367,13 @@ func decodeLayer(v []byte) (layerRec, error) {
 	if l.given = givenUp(d.byte()); l.given > givenAll || version == givenVersion && l.given == givenNot {
 		d.fail()
 	}
-	if version == genVersion {
-		if l.gen = d.u(); l.gen == 0 {
+	if version >= genVersion {
+		if l.gen = d.u(); l.gen == 0 && version == genVersion {
+			d.fail()
+		}
+	}
+	if version == mergeVersion {
+		if l.merged = Layer(d.u()); l.merged == BaseLayer {
 			d.fail()
 		}
 	}

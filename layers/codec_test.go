@@ -65,6 +65,7 @@ func TestGoldenRecords(t *testing.T) {
 	fmt.Fprintf(&b, "given  %x\n", layerRec{parent: 4, sealed: true, changed: 12, at: Time{1, 2}, given: givenLink}.encode())
 	fmt.Fprintf(&b, "lgen   %x\n", layerRec{sealed: true, changed: 12, at: Time{1, 2}, gen: 3}.encode())
 	fmt.Fprintf(&b, "lgone  %x\n", layerRec{sealed: true, changed: 12, at: Time{1, 2}, gen: 3, given: givenAll}.encode())
+	fmt.Fprintf(&b, "lmerge %x\n", layerRec{parent: 4, sealed: true, changed: 12, at: Time{1, 2}, merged: 3}.encode())
 	fmt.Fprintf(&b, "wnone  %x\n", nameRec{was: &wasBase{none: true}}.encode())
 	fmt.Fprintf(&b, "was    %x\n", sampleWas().encode())
 	fmt.Fprintf(&b, "pre    %x\n", samplePreimage().encode())
@@ -101,9 +102,11 @@ func TestRecordsRoundTrip(t *testing.T) {
 	}
 	for given := givenNot; given <= givenAll; given++ {
 		for gen := range uint64(2) {
-			l := layerRec{parent: 4, sealed: true, changed: 12, at: Time{1, 2}, given: given, gen: gen}
-			if out, err := decodeLayer(l.encode()); err != nil || out != l {
-				t.Errorf("layer %+v came back as %+v, %v", l, out, err)
+			for merged := range Layer(2) {
+				l := layerRec{parent: 4, sealed: true, changed: 12, at: Time{1, 2}, given: given, gen: gen, merged: merged}
+				if out, err := decodeLayer(l.encode()); err != nil || out != l {
+					t.Errorf("layer %+v came back as %+v, %v", l, out, err)
+				}
 			}
 		}
 	}

@@ -171,8 +171,8 @@ func (t *Tree) Common(a, b Layer) Layer {
 	return a
 }
 
-// Forks lists, in order, the layers on which the lines of several branches part, BaseLayer not
-// included: a merge compares with them.
+// Forks lists, in order, the layers on which the lines of several branches part, and those that
+// branches have merged, BaseLayer not included: a merge compares with them.
 func (t *Tree) Forks() ([]Layer, error) {
 	heads, err := t.Heads()
 	if err != nil {
@@ -192,6 +192,9 @@ func (t *Tree) Forks() ([]Layer, error) {
 		if l != BaseLayer {
 			parts[l] = true
 		}
+	}
+	for _, l := range t.merges(heads) {
+		parts[l] = true
 	}
 	return slices.Sorted(maps.Keys(parts)), nil
 }

@@ -350,7 +350,7 @@ func (mv *move) placeDir(n *node) {
 // what the layers up to the target cannot hold, the store need not be asked.
 func (mv *move) visible(n *node) (*inode, error) {
 	b := mv.b
-	if old := n.rec; old != nil && old.origin == nil && !b.anc.has(old.born) {
+	if old := n.rec; old != nil && old.origin == nil && !b.t.mixed && !b.anc.has(old.born) {
 		return nil, nil // it had not been made yet
 	}
 	if first, ok := b.t.copied[n.ino]; n.ino.ofBase() && (!ok || mv.m.Target < first) {

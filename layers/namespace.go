@@ -243,7 +243,7 @@ func (o *op) unlink(n *node) error {
 			if err != nil {
 				return err
 			}
-			o.ghosts = append(o.ghosts, &stagedRec{n: n, rec: rec})
+			o.addGhost(&stagedRec{n: n, rec: rec})
 			o.then = append(o.then, func() {
 				n.rec, n.orphan = rec, true
 				o.b.orphans[n.ino] = o.b.layer
@@ -262,7 +262,7 @@ func (o *op) unlink(n *node) error {
 		s.rec.nlink--
 	}
 	if s.rec.nlink == 0 {
-		o.ghosts = append(o.ghosts, s)
+		o.addGhost(s)
 		o.forgetRec(s)
 	}
 	return nil
@@ -271,8 +271,8 @@ func (o *op) unlink(n *node) error {
 // forgetRec keeps the record of an inode that lost its last name out of the batch:
 // in memory it has no link, in the store only the orphan mark says so.
 func (o *op) forgetRec(s *stagedRec) {
-	for i, r := range o.recs {
-		if r == s {
+	for i := len(o.recs) - 1; i >= 0; i-- { // it is among the last ones
+		if o.recs[i] == s {
 			o.recs = append(o.recs[:i], o.recs[i+1:]...)
 			break
 		}

@@ -24,13 +24,16 @@ type op struct {
 	then   []func()
 
 	// Of an operation on many objects, where to find things among the above; nil in others.
-	recOf  map[*node]*stagedRec
-	nameAt map[NameKey]int
+	recOf   map[*node]*stagedRec
+	ghostOf map[*node]*stagedRec
+	nameAt  map[NameKey]int
+	named   map[Ino]struct{} // what gets a name, pins left out
 }
 
 // large makes o one that can touch many objects.
 func (o *op) large() *op {
-	o.recOf, o.nameAt = map[*node]*stagedRec{}, map[NameKey]int{}
+	o.recOf, o.ghostOf = map[*node]*stagedRec{}, map[*node]*stagedRec{}
+	o.nameAt, o.named = map[NameKey]int{}, map[Ino]struct{}{}
 	return o
 }
 
@@ -54,9 +57,32 @@ func (o *op) addRec(s *stagedRec) {
 	}
 }
 
+func (o *op) addGhost(s *stagedRec) {
+	o.ghosts = append(o.ghosts, s)
+	if o.ghostOf != nil {
+		o.ghostOf[s.n] = s
+	}
+}
+
+// ghostStaged returns the ghost of n, nil if o has none.
+func (o *op) ghostStaged(n *node) *stagedRec {
+	if o.ghostOf != nil {
+		return o.ghostOf[n]
+	}
+	for _, g := range o.ghosts {
+		if g.n == n {
+			return g
+		}
+	}
+	return nil
+}
+
 func (o *op) addName(s stagedName) {
 	if o.nameAt != nil {
 		o.nameAt[NameKey{s.dir.ino, s.name}] = len(o.names)
+		if s.rec.under != underPin {
+			o.named[s.rec.ino] = struct{}{}
+		}
 	}
 	o.names = append(o.names, s)
 }
@@ -447,6 +473,10 @@ func (o *op) encode(s *stagedRec) {
 
 // renamed reports whether the operation also changes a name of ino: then the name is what counts.
 func (o *op) renamed(ino Ino) bool {
+	if o.named != nil {
+		_, ok := o.named[ino]
+		return ok
+	}
 	for _, s := range o.names {
 		if s.rec.ino == ino && s.rec.under != underPin {
 			return true

@@ -221,12 +221,12 @@ func (v *View) putExtents(b *kv.Batch, ino Ino, l Layer, exts []extent) error {
 	return nil
 }
 
-// settle makes sure that nothing is pending for ino, in any layer b sees, that
+// settle makes sure that nothing is pending for ino, in any layer v sees, that
 // satisfies which (nil: all). It gives up t.mu, which the caller holds, while it works.
-func (b *Branch) settle(ino Ino, which func(*pending) bool) error {
+func (v *View) settle(ino Ino, which func(*pending) bool) error {
 	for {
 		var todo *pending
-		for _, p := range b.visiblePending(ino) {
+		for _, p := range v.visiblePending(ino) {
 			if which == nil || which(p) {
 				todo = p
 				break
@@ -235,9 +235,9 @@ func (b *Branch) settle(ino Ino, which func(*pending) bool) error {
 		if todo == nil {
 			return nil
 		}
-		b.t.mu.Unlock()
-		err := b.t.cut(todo)
-		b.t.mu.Lock()
+		v.t.mu.Unlock()
+		err := v.t.cut(todo)
+		v.t.mu.Lock()
 		if err != nil {
 			return err
 		}

@@ -321,7 +321,7 @@ func (p *planting) remove(n *node) error {
 		several = !dir && st.nlink > 1
 		if !known && !several && p.recStaged(n) == nil { // its name will say it all
 			rec, err := p.ghost(n, &st)
-			p.ghosts = append(p.ghosts, &stagedRec{n: n, rec: rec})
+			p.addGhost(&stagedRec{n: n, rec: rec})
 			return err
 		}
 	}

@@ -42,6 +42,7 @@ type Tree struct {
 	doomed    map[Layer]*layerRec // given up as a whole, and not all gone yet
 	digested  map[Layer]bool      // those of layers with a g/ record
 	nextLayer Layer
+	mixed     bool   // some layer has merged another: an inode may be in lines that the layer which made it is not in
 	marked    uint64 // how often layers were given up
 
 	ancestries map[Layer]ancestry // some of them
@@ -206,6 +207,7 @@ func (t *Tree) loadLayers() error {
 		} else {
 			t.layers[Layer(l)] = &rec
 		}
+		t.mixed = t.mixed || rec.merged != BaseLayer
 		return true
 	})
 	if err = errors.Join(err, bad); err != nil {

@@ -30,6 +30,7 @@ const (
 	KindToolBegin    Kind = "tool_begin"
 	KindToolEnd      Kind = "tool_end"
 	KindFenced       Kind = "fenced" // a call of an older generation was refused
+	KindMerge        Kind = "merge"  // what another branch changed was brought in
 	KindFork         Kind = "fork"   // a branch was made
 	KindDropBranch   Kind = "drop_branch"
 	KindExport       Kind = "export"      // a checkpoint was read out, as an archive or a tar stream
@@ -45,7 +46,7 @@ func Kinds() []Kind {
 	return []Kind{
 		KindMount, KindUnmount, KindCheckpoint, KindRollback, KindUndo, KindRedo, KindRestore, KindSkippedNoop, KindVerification,
 		KindEscalation, KindPolicy, KindBudgetStop, KindCommit, KindExec, KindDrift, KindToolBegin, KindToolEnd,
-		KindFenced, KindFork, KindDropBranch, KindExport, KindImport, KindForgetUndo, KindGC, KindPurge, KindRecovered,
+		KindFenced, KindMerge, KindFork, KindDropBranch, KindExport, KindImport, KindForgetUndo, KindGC, KindPurge, KindRecovered,
 	}
 }
 

@@ -73,7 +73,7 @@ func (s *Session) missLate(late []journal.Op) error {
 	}
 	have := map[uint64]bool{}
 	f := ledger.Filter{
-		Kinds: []ledger.Kind{ledger.KindMount, ledger.KindCheckpoint, ledger.KindRollback, ledger.KindUndo, ledger.KindRedo, ledger.KindRestore, ledger.KindFork, ledger.KindDropBranch, ledger.KindImport, ledger.KindForgetUndo},
+		Kinds: []ledger.Kind{ledger.KindMount, ledger.KindCheckpoint, ledger.KindRollback, ledger.KindUndo, ledger.KindRedo, ledger.KindRestore, ledger.KindMerge, ledger.KindFork, ledger.KindDropBranch, ledger.KindImport, ledger.KindForgetUndo},
 		Since: late[len(late)-1].At.Add(-lateBy),
 	}
 	err := ledger.Read(LedgerDir(s.o.Store), f, func(r *ledger.Record) error {

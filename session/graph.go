@@ -73,7 +73,7 @@ func (s *Session) addLeft(node func(uint64) *control.GraphNode) {
 }
 
 func isMovement(k journal.OpKind) bool {
-	return k == journal.OpRollback || k == journal.OpUndo || k == journal.OpRedo || k == journal.OpRestore
+	return k == journal.OpRollback || k == journal.OpUndo || k == journal.OpRedo || k == journal.OpRestore || k == journal.OpMerge
 }
 
 // below returns the nearest layer below l that is in the graph.

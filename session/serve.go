@@ -44,6 +44,7 @@ func (s *Session) routes() {
 	handleStream(s, "POST "+control.PathGC, (*Session).GC)
 	handleStream(s, "POST "+control.PathFsck, (*Session).Fsck)
 	handle(s, "POST "+control.PathDelete, (*Session).Delete)
+	handle(s, "POST "+control.PathMerge, (*Session).Merge)
 	handle(s, "POST "+control.PathFork, (*Session).Fork)
 	handle(s, "GET "+control.PathBranches, (*Session).Branches)
 	handle(s, "POST "+control.PathBranchMount, (*Session).MountBranch)

@@ -116,6 +116,8 @@ func describeOp(op *control.Op) string {
 		return "rollback to" + about
 	case "restore":
 		return "restore of paths from" + about
+	case "merge":
+		return "merge of branch" + about
 	case "fork":
 		return "fork from" + about
 	case "drop_branch":

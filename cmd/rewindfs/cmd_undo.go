@@ -85,5 +85,8 @@ func describeWalk(verb string, n int, res *control.Rollback) string {
 	if res.Before.Kind == "restore" {
 		return out + fmt.Sprintf(", as it was before paths of '%s' were restored", res.Before.Label)
 	}
+	if res.Before.Kind == "merge" {
+		return out + fmt.Sprintf(", as it was before branch '%s' was merged", res.Before.Label)
+	}
 	return out + ", as it was before the " + res.Before.Kind
 }

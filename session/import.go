@@ -83,13 +83,28 @@ func (s *Session) nameFree(branch string) error {
 	return nil
 }
 
+// nameless makes a file in dir that has no name.
+func nameless(dir string) (*os.File, error) {
+	file, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o600)
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
+		return file, err
+	}
+	if file, err = os.CreateTemp(dir, "import-*"); err != nil { // a file system that has no such files
+		return nil, err
+	}
+	if err := os.Remove(file.Name()); err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
 // putDown stores what from gives in a file of the store that has no name, so that nothing is left of it whatever happens.
 func (s *Session) putDown(from io.Reader) (*os.File, error) {
-	file, err := os.CreateTemp(s.o.Store, "import-*")
+	file, err := nameless(s.o.Store)
 	if err != nil {
 		return nil, err
 	}
-	err = os.Remove(file.Name())
 	buf := make([]byte, pieceSize)
 	for n := 0; err == nil; {
 		n, err = io.ReadFull(from, buf)

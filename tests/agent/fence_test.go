@@ -61,6 +61,7 @@ func mutating(ids map[string]string) []request {
 		{route: "POST Fork", path: control.PathFork, body: `{"branch":"late"}`},
 		{route: "POST Fork", path: control.PathFork, body: `{"ref":"` + ids["two"] + `","branch":"late, too"}`},
 		{route: "PUT Import", path: control.PathImport, query: "name=imported", body: ids["archive"], raw: true},
+		{route: "POST Merge", path: control.PathMerge, body: `{"branch":"imported"}`},
 		{route: "POST BranchMount", path: control.PathBranchMount, body: `{"branch":"asleep"}`},
 		{route: "POST BranchDrop", path: control.PathBranchDrop, body: `{"branch":"asleep"}`},
 		{route: "POST GC", path: control.PathGC, body: `{"keep":1,"forget_undo":true}`},

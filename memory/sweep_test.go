@@ -109,6 +109,14 @@ func TestSweepBesidePuts(t *testing.T) {
 			t.Fatalf("a history of %d messages that was just put: %v", i+1, err)
 		}
 	}
+	var before [32]byte
+	for i := range 100 {
+		d, err := s.PutLink(before, i, fmt.Appendf(nil, `"link %d"`, i))
+		if err != nil {
+			t.Fatalf("link %d of an archive, beside sweeps: %v", i, err)
+		}
+		before = d
+	}
 	close(stop)
 	wg.Wait()
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,8 +46,9 @@ func randomText(seed uint64, n int) string {
 
 func TestGCDropsByRules(t *testing.T) {
 	o := options(t)
-	now := time.Now()
-	o.Now = func() time.Time { return now }
+	began := time.Now()
+	var hours atomic.Int64 // passed
+	o.Now = func() time.Time { return began.Add(time.Duration(hours.Load()) * time.Hour) }
 	r := start(t, o)
 	for i := range 6 {
 		r.write(t, "f", randomText(uint64(i), 200_000))
@@ -55,7 +57,7 @@ func TestGCDropsByRules(t *testing.T) {
 		} else {
 			r.plainCheckpoint(t)
 		}
-		now = now.Add(time.Hour)
+		hours.Add(1)
 	}
 	ids := func() (out []string) {
 		l, err := r.Log(t.Context(), control.LogRequest{All: true})

@@ -2,6 +2,8 @@ package layers
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -64,7 +66,10 @@ func TestDigestsCoverWhatALayerHas(t *testing.T) {
 // checkDigests holds all kept digests against what is there.
 func (s *store) checkDigests() {
 	s.t.Helper()
-	for l := range s.tree.digested {
+	s.tree.mu.RLock()
+	digested := slices.Collect(maps.Keys(s.tree.digested))
+	s.tree.mu.RUnlock()
+	for _, l := range digested {
 		kept, ok, err := s.tree.keptDigest(l)
 		s.ok(err)
 		own, err := s.tree.ownDigest(l)

@@ -1,33 +1,42 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 )
 
-// flipInPacks changes the byte in front of the last one of what the packs hold.
-func (w *world) flipInPacks(store string) {
+// flipInPacks changes the first byte of text wherever the packs hold it.
+func (w *world) flipInPacks(store, text string) {
 	w.t.Helper()
 	packs, err := filepath.Glob(filepath.Join(store, "packs", "*.pack"))
-	if err != nil || len(packs) == 0 {
-		w.t.Fatalf("packs: %v, %v", packs, err)
-	}
-	f, err := os.OpenFile(packs[len(packs)-1], os.O_RDWR, 0)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	defer f.Close()
-	st, err := f.Stat()
-	b := make([]byte, 1)
-	if err == nil {
-		_, err = f.ReadAt(b, st.Size()-2)
+	found := false
+	for _, pack := range packs {
+		b, err := os.ReadFile(pack)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		at := bytes.Index(b, []byte(text))
+		if at < 0 {
+			continue
+		}
+		found = true
+		f, err := os.OpenFile(pack, os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteAt([]byte{b[at] + 1}, int64(at))
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
 	}
-	if b[0]++; err == nil {
-		_, err = f.WriteAt(b, st.Size()-2)
-	}
-	if err != nil {
-		w.t.Fatal(err)
+	if !found {
+		w.t.Fatalf("none of %q has %q", packs, text)
 	}
 }
 
@@ -42,7 +51,7 @@ func TestFsckMainJob(t *testing.T) {
 	w.rewind("fsck").want(t, 0, "The store is clean", "3 layers")
 	w.unmount()
 	w.rewind("fsck", "-s", "proj").want(t, 0, "The store is clean")
-	w.flipInPacks(store)
+	w.flipInPacks(store, "\n19999\n20000\n")
 	w.rewind("fsck", "-s", "proj", "--quick").want(t, 0)
 	w.rewind("fsck", "-s", "proj").want(t, exitFailure, "new/bad", "stable", "lost")
 	w.mount()

@@ -34,6 +34,7 @@ func (f viewFile) Seek(off int64, whence int) (int64, error) { return f.v.Seek(f
 type lostFile struct {
 	viewFile
 	path string
+	full bool // it has no holes
 }
 
 func (f lostFile) ReadAt(p []byte, off int64) (int, error) {
@@ -42,6 +43,12 @@ func (f lostFile) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (f lostFile) Seek(off int64, whence int) (int64, error) {
+	if f.full && whence == unix.SEEK_DATA {
+		return off, nil
+	}
+	if f.full {
+		return 0, unix.ENXIO
+	}
 	n, err := f.viewFile.Seek(off, whence)
 	return n, f.lost(err)
 }
@@ -49,11 +56,16 @@ func (f lostFile) Seek(off int64, whence int) (int64, error) {
 // lost makes a raceError of one that says that the file on the host is not what it was.
 func (f lostFile) lost(err error) error {
 	for _, e := range []error{unix.EIO, unix.ENOENT, unix.ENOTDIR, unix.ESTALE} {
-		if f.ino.FromBase() && errors.Is(err, e) {
+		if errors.Is(err, e) {
 			return &raceError{f.path, "the file on the host that it stands on was changed or removed, so a part of it is lost"}
 		}
 	}
 	return err
+}
+
+// fileOf is the content of the regular file a of a view.
+func fileOf(v *layers.View, a *layers.Attr, path string) lostFile {
+	return lostFile{viewFile{v, a.Ino}, path, a.Blocks*512 >= a.Size}
 }
 
 // hostFile is an open file of the host.

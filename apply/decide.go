@@ -236,7 +236,7 @@ func (p *planner) sameContent(it *item, s *side, a *layers.Attr) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		ours, err := sumOf(lostFile{viewFile{s.v, a.Ino}, it.path}, a.Size)
+		ours, err := sumOf(fileOf(s.v, a, it.path), a.Size)
 		if errors.As(err, new(*raceError)) {
 			return false, nil
 		}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -91,11 +92,15 @@ Jenkinsfile
 `
 
 // Hold is a list of what is held back.
-type Hold struct{ patterns [][]string }
+type Hold struct {
+	patterns [][]string
+	named    map[string][][]string // those that begin with a name
+	wild     [][]string            // and the others
+}
 
 // ParseHold reads patterns, one a line; lines that begin with # are comments.
 func ParseHold(text string) (*Hold, error) {
-	h := &Hold{}
+	h := &Hold{named: map[string][][]string{}}
 	lines := bufio.NewScanner(strings.NewReader(text))
 	for n := 1; lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
@@ -109,6 +114,11 @@ func ParseHold(text string) (*Hold, error) {
 			}
 		}
 		h.patterns = append(h.patterns, parts)
+		if strings.ContainsAny(parts[0], `*?[\`) {
+			h.wild = append(h.wild, parts)
+		} else {
+			h.named[parts[0]] = append(h.named[parts[0]], parts)
+		}
 	}
 	return h, lines.Err()
 }
@@ -148,9 +158,9 @@ func parts(p string) []string { return strings.Split(fold(p), "/") }
 // listed reports whether a pattern matches the path.
 func (h *Hold) listed(p string) bool {
 	parts := parts(p)
-	for _, pat := range h.patterns {
-		for from := range parts {
-			if match(pat, parts[from:]) {
+	for from, name := range parts {
+		for _, some := range [][][]string{h.named[name], h.wild} {
+			if slices.ContainsFunc(some, func(pat []string) bool { return match(pat, parts[from:]) }) {
 				return true
 			}
 		}

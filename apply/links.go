@@ -32,9 +32,18 @@ func (p *planner) links() error {
 	if err != nil {
 		return err
 	}
+	for _, ino := range p.several {
+		if live[ino] = true; groups[ino] == nil {
+			order, groups[ino] = append(order, ino), []*item{}
+		}
+	}
 	missing := map[layers.Ino]int{}
 	for ino, g := range groups {
-		if n := int(g[0].want.Nlink) - len(g); n > 0 && live[ino] {
+		n := 1 // at least
+		if len(g) > 0 {
+			n = int(g[0].want.Nlink) - len(g)
+		}
+		if n > 0 && live[ino] {
 			missing[ino] = n
 		}
 	}
@@ -62,11 +71,14 @@ func (p *planner) findNames(groups map[layers.Ino][]*item, missing map[layers.In
 		if missing[e.Ino] == 0 || slices.ContainsFunc(groups[e.Ino], func(it *item) bool { return it.path == path }) {
 			return p.ctx.Err()
 		}
-		missing[e.Ino]--
 		it, err := p.lateItem(path, &c)
-		if err != nil {
+		if err != nil || it.want == nil {
 			return err
 		}
+		if len(groups[e.Ino]) == 0 {
+			missing[e.Ino] = int(it.want.Nlink)
+		}
+		missing[e.Ino]--
 		groups[e.Ino] = append(groups[e.Ino], it)
 		if it.outside = !p.keeps(path); it.outside {
 			return nil

@@ -37,19 +37,20 @@ type Request struct {
 
 // planner makes a plan.
 type planner struct {
-	ctx    context.Context
-	db     *kv.DB
-	tree   *layers.Tree
-	host   *dir
-	target string // of the records; "" is the base
-	r      Request
-	want   *side
-	base   *side // what the branch is built on; nil: nothing
-	gen    uint64
-	undo   *Record // the commit to take back
-	root   *item
-	owner  *layers.Attr // of the target's root
-	asRoot bool
+	ctx     context.Context
+	db      *kv.DB
+	tree    *layers.Tree
+	host    *dir
+	target  string // of the records; "" is the base
+	r       Request
+	want    *side
+	base    *side // what the branch is built on; nil: nothing
+	gen     uint64
+	undo    *Record // the commit to take back
+	root    *item
+	several []layers.Ino // changed objects that may have names which nobody has looked at
+	owner   *layers.Attr // of the target's root
+	asRoot  bool
 }
 
 // keeps reports whether path is to be brought at all.
@@ -108,17 +109,8 @@ func (p *planner) collect() error {
 		return p.want.walk("", add)
 	}
 	var paths []string
-	err := p.tree.Diff(layers.BaseLayer, p.r.Layer, func(c layers.Change) error {
-		paths = append(paths, c.Path)
-		if c.OldPath != "" {
-			paths = append(paths, c.OldPath)
-		}
-		return p.ctx.Err()
-	})
+	err := p.tree.Touched(p.r.Layer, func(path string) { paths = append(paths, path) }, func(ino layers.Ino) { p.several = append(p.several, ino) })
 	if err != nil {
-		return err
-	}
-	if err := p.tree.Touched(p.r.Layer, func(path string) { paths = append(paths, path) }); err != nil {
 		return err
 	}
 	slices.Sort(paths)

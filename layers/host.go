@@ -28,9 +28,11 @@ func (b *Base) Dup() (int, error) {
 // FromBase reports whether i is the number of an object that the base has or had, not of one made here.
 func (i Ino) FromBase() bool { return i.ofBase() }
 
-// Touched calls fn for the paths at which l shows what was changed since the base its line is built on: also where
-// Diff has nothing to compare with, as the base has since lost what it had there. In no order, and some more than once.
-func (t *Tree) Touched(l Layer, fn func(path string)) error {
+// Touched calls fn for paths at which l may show something else than the base that its line is built on: of what came, went or moved
+// as a whole directory only for that itself. Names of objects with several that nobody has looked at are not among them: several
+// is called for the changed objects of which there may be more. In no order, and some more than once. Unlike Diff it
+// does not compare, so it finds also what the base has since lost.
+func (t *Tree) Touched(l Layer, fn func(path string), several func(Ino)) error {
 	v, err := t.View(l)
 	if err != nil {
 		return err
@@ -46,30 +48,73 @@ func (t *Tree) Touched(l Layer, fn func(path string)) error {
 	if err != nil {
 		return err
 	}
-	for ino := range inos {
-		n, err := v.find(ino)
-		if err == nil && !n.gone && ino != RootIno {
-			var keys []NameKey
-			keys, err = v.namesOf(n)
-			for _, k := range keys {
-				names[k] = struct{}{}
-			}
-		}
-		if err = notThere(err); err != nil {
+	for k := range names {
+		ino, err := v.touched(k, fn)
+		if err != nil {
 			return fmt.Errorf("list what layer %d changed: %w", l, err)
 		}
-	}
-	for k := range names {
-		dn, err := v.find(k.Dir)
-		if err == nil && !dn.gone {
-			var dir string
-			if dir, err = v.pathOf(dn); err == nil {
-				fn(join(dir, k.Name))
-			}
+		if n := v.nodes[ino]; n != nil && n.rec != nil && n.rec.nlink == 1 && !ino.ofBase() {
+			delete(inos, ino) // this is its only name
 		}
-		if err = notThere(err); err != nil {
+	}
+	for ino := range inos {
+		if err := v.touchedNames(ino, fn, several); err != nil {
 			return fmt.Errorf("list what layer %d changed: %w", l, err)
 		}
 	}
 	return nil
+}
+
+// touchedNames calls fn for the known paths of an inode, and several if it has more names.
+func (v *View) touchedNames(ino Ino, fn func(path string), several func(Ino)) error {
+	n, err := v.find(ino)
+	if err != nil || n.gone || ino == RootIno {
+		return notThere(err)
+	}
+	keys, err := v.namesOf(n)
+	if err != nil {
+		return notThere(err)
+	}
+	left := 0
+	if n.rec != nil && n.rec.mode&unix.S_IFMT != unix.S_IFDIR {
+		left = int(n.rec.nlink)
+	}
+	for _, k := range keys {
+		at, err := v.touched(k, fn)
+		if err != nil {
+			return err
+		}
+		if at == ino {
+			left--
+		}
+	}
+	if left > 0 {
+		several(ino)
+	}
+	return nil
+}
+
+// touched calls fn for the path of a name, and returns the inode that its record leads to, 0 for none.
+func (v *View) touched(k NameKey, fn func(path string)) (Ino, error) {
+	dn, err := v.find(k.Dir)
+	if err != nil || dn.gone {
+		return 0, notThere(err)
+	}
+	dir, err := v.pathOf(dn)
+	if err != nil {
+		return 0, notThere(err)
+	}
+	d, err := v.dirOf(dn)
+	if err != nil {
+		return 0, notThere(err)
+	}
+	fn(join(dir, k.Name))
+	e, ok := d.find(k.Name)
+	if !ok || e.ino == 0 {
+		return 0, nil
+	}
+	if _, err := v.recorded(e.ino); err != nil {
+		return 0, notThere(err)
+	}
+	return e.ino, nil
 }

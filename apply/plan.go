@@ -109,7 +109,7 @@ func (p *planner) collect() error {
 		return p.want.walk("", add)
 	}
 	var paths []string
-	err := p.tree.Touched(p.r.Layer, func(path string) { paths = append(paths, path) }, func(ino layers.Ino) { p.several = append(p.several, ino) })
+	err := p.tree.TouchedPaths(p.r.Layer, func(path string) { paths = append(paths, path) }, func(ino layers.Ino) { p.several = append(p.several, ino) })
 	if err != nil {
 		return err
 	}

@@ -28,11 +28,11 @@ func (b *Base) Dup() (int, error) {
 // FromBase reports whether i is the number of an object that the base has or had, not of one made here.
 func (i Ino) FromBase() bool { return i.ofBase() }
 
-// Touched calls fn for paths at which l may show something else than the base that its line is built on: of what came, went or moved
+// TouchedPaths calls fn for paths at which l may show something else than the base that its line is built on: of what came, went or moved
 // as a whole directory only for that itself. Names of objects with several that nobody has looked at are not among them: several
 // is called for the changed objects of which there may be more. In no order, and some more than once. Unlike Diff it
 // does not compare, so it finds also what the base has since lost.
-func (t *Tree) Touched(l Layer, fn func(path string), several func(Ino)) error {
+func (t *Tree) TouchedPaths(l Layer, fn func(path string), several func(Ino)) error {
 	v, err := t.View(l)
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ func (p *planner) decide(it *item) error {
 	var err error
 	switch w, h := isDir(it.want), isDir(it.haveAttr()); {
 	case it.mount && it.path != "":
-		if p.changed(it) {
+		if p.changed(it) && !(w && h) { // what is below it is told by itself
 			p.conflict(it, "another file system is mounted there")
 			if it.verdict == vApply { // whoever wins, a rename cannot lead there
 				it.verdict, it.over = vConflict, false

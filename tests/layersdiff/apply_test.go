@@ -28,7 +28,7 @@ var committing = twin.Plan{
 // TestApply brings random states of the tree to the base, takes some commits back, and compares the base with
 // what the checkpoint shows, and with what it was.
 func TestApply(t *testing.T) {
-	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 120}, "REWINDFS_TEST_CHECKS")
+	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 70}, "REWINDFS_TEST_CHECKS")
 	for at := 0; at < seq.Count; at += perStore {
 		part := twin.Sequences{Seed: seq.Seed + at, Count: min(perStore, seq.Count-at)}
 		t.Run(fmt.Sprintf("from %d", part.Seed), func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 // TestApplyConflicts changes the base by hand between what the layers were built on and a commit. Each change that meets one of
 // the layers is a conflict by its path; none is overwritten; the others stay.
 func TestApplyConflicts(t *testing.T) {
-	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 100}, "REWINDFS_TEST_CHECKS")
+	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 60}, "REWINDFS_TEST_CHECKS")
 	for at := 0; at < seq.Count; at += perStore {
 		part := twin.Sequences{Seed: seq.Seed + at, Count: min(perStore, seq.Count-at)}
 		t.Run(fmt.Sprintf("from %d", part.Seed), func(t *testing.T) {

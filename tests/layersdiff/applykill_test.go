@@ -23,7 +23,7 @@ var errKilled = errors.New("killed")
 // TestApplyKilled kills commits and undos in front of a call, at another one in each sequence, and sometimes what the next start does about it, too.
 // Then the host is as it was or as it was to be, path by path, and after the next start as a whole; nothing is left in it.
 func TestApplyKilled(t *testing.T) {
-	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 60}, "REWINDFS_TEST_CHECKS")
+	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 40}, "REWINDFS_TEST_CHECKS")
 	for at := 0; at < seq.Count; at += perStore {
 		part := twin.Sequences{Seed: seq.Seed + at, Count: min(perStore, seq.Count-at)}
 		t.Run(fmt.Sprintf("from %d", part.Seed), func(t *testing.T) {

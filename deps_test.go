@@ -24,6 +24,7 @@ var mayImport = map[string]string{
 	"cas":             "kv",
 	"layers":          "kv cas merge3",
 	"patch":           "layers",
+	"apply":           "kv layers",
 	"fs/transport":    "",
 	"fs":              "kv cas layers fs/transport",
 	"journal":         "kv",
@@ -35,7 +36,7 @@ var mayImport = map[string]string{
 	"budget":          "",
 	"merge3":          "",
 	"control":         "",
-	"session":         "kv cas layers patch fs fs/transport journal memory memory/convo ledger budget control archive",
+	"session":         "kv cas layers patch apply fs fs/transport journal memory memory/convo ledger budget control archive",
 	"bench":           "control session",
 	"cmd/rewindfs":    "bench control session memory memory/convo memory/valid ledger verify budget",
 	"archive":         "layers",
@@ -54,7 +55,7 @@ var onlyIn = map[string]struct {
 	"github.com/oklog/ulid":       {"journal", "ids are made in one place"},
 	"pgregory.net/rapid":          {"internal/fsops internal/twin", "it is for tests"},
 	"github.com/stretchr/testify": {"", "tests compare with the standard library"},
-	"golang.org/x/sys/unix":       {"kv cas layers archive patch archive fs fs/transport ledger verify session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
+	"golang.org/x/sys/unix":       {"kv cas layers archive patch apply fs fs/transport ledger verify session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
 }
 
 type goPackage struct {

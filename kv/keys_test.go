@@ -60,6 +60,8 @@ func TestKeysGolden(t *testing.T) {
 		{"ExtentsPrefix", ExtentsPrefix()},
 		{"PreImage", PreImage("a/b", name, 3)}, {"PreImage-base", PreImage("", "", 3)}, {"PreImage-long", PreImage(strings.Repeat("long/", 300), name, 3)},
 		{"PreImageDir", PreImageDir("a/b")}, {"PreImagePrefix", PreImagePrefix()}, {"BaseShared", BaseShared(ino)}, {"PreImageLink", PreImageLink(2, ino, 3)},
+		{"Placed", Placed("", "a/"+name, 3)}, {"Placed-other", Placed("/t", "", 3)}, {"Placed-long", Placed("", strings.Repeat("long/", 300), 3)},
+		{"PlacedPrefix", PlacedPrefix("/t")}, {"Commit", Commit(3)}, {"CommitSteps", CommitSteps(2)},
 	} {
 		fmt.Fprintf(&out, "%-16s %s %q\n", k.name, hex.EncodeToString(k.key), k.key)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
@@ -111,6 +112,9 @@ func statFD(fd int) (baseStat, error) {
 func (b *Base) stat(p string) (baseStat, error) {
 	if p == "" {
 		return statFD(b.root)
+	}
+	if staged(p) {
+		return baseStat{}, unix.ENOENT
 	}
 	d, err := b.dir(path.Dir(p))
 	if err != nil {
@@ -285,10 +289,14 @@ func (b *Base) readDir(p string) ([]baseEntry, error) {
 			return nil, err
 		}
 		if n == 0 {
-			return out, nil
+			break
 		}
 		out = parseDirents(buf[:n], out)
 	}
+	if p == "" {
+		out = slices.DeleteFunc(out, func(e baseEntry) bool { return staged(e.name) })
+	}
+	return out, nil
 }
 
 // xattrPath returns a path by which the attributes of p can be read through no

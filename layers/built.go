@@ -103,6 +103,13 @@ func (v *View) Built(p string) (Built, error) {
 		return Built{}, unix.ESTALE
 	}
 	at := RootIno
+	if p == "" {
+		w, err := v.builtIno(at)
+		if w == nil || err != nil {
+			return Built{}, err
+		}
+		return w.Built, nil
+	}
 	parts := strings.Split(p, "/")
 	for i, name := range parts {
 		w, err := v.builtAt(at, strings.Join(parts[:i], "/"), name)

@@ -15,6 +15,7 @@
 //
 // # Locks, in the order they are taken
 //
+//	store.committing         one commit to the host at a time
 //	store.forking            one change of the set of branches at a time
 //	  Session.heads          one checkpoint or head movement of a branch at a time; of several branches, by name
 //	    Mount.Freeze         of that branch
@@ -29,6 +30,7 @@
 //
 //	kv/           metadata (package kv), with the lock that names the daemon's pid
 //	packs/        chunks (package cas)
+//	commit-hold   what commits hold back, for the user to edit
 //	session.json  what list and the choice of a session read: never needed to recover
 //	control.sock  the control API while a daemon runs
 //	daemon.log    the log, and daemon.log.1 before it

@@ -167,10 +167,21 @@ func (s *Session) Diff(ctx context.Context, r *control.DiffRequest, out *control
 	return sum, nil
 }
 
-// diffFrom resolves the older side: the latest checkpoint, or the base, when not said.
+// diffFrom resolves the older side when not said: the latest checkpoint or what was committed to the base since, or the base.
 func (s *Session) diffFrom(ref string) (layers.Layer, string, error) {
 	if ref == "" {
 		e, ok := s.journal.Latest(s.line)
+		l, err := s.lastCommit()
+		if err != nil {
+			return 0, "", err
+		}
+		if l > layers.BaseLayer && (!ok || uint64(l) > e.Layer) {
+			at := journal.Target{Layer: uint64(l)}
+			if c, ok := s.journal.Newest(at.Layer); ok {
+				at.Entry = &c
+			}
+			return l, at.Name(), nil
+		}
 		if !ok {
 			return layers.BaseLayer, journal.RefBase, nil
 		}

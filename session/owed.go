@@ -10,7 +10,7 @@ import (
 	"github.com/rewindfs/rewindfs/ledger"
 )
 
-// Changes that are no operation of the journal (a policy, a decision about a checkpoint) owe the
+// Changes that are no operation of the journal (a policy, a decision about a checkpoint, a commit) owe the
 // ledger a line: it is kept in the batch that makes the change, until it is in the
 // ledger. What a crash leaves owing is paid by the next start.
 
@@ -55,6 +55,12 @@ func (s *Session) applyOwing(b *kv.Batch, events ...ledger.Event) error {
 	if err := s.db.Apply(b); err != nil || len(all) == 0 {
 		return err
 	}
+	s.pay(all)
+	return nil
+}
+
+// pay records what is owed. Preconditions: the batches that owe it were applied.
+func (s *Session) pay(all []owed) {
 	var paid kv.Batch
 	paid.UseReserve()
 	for _, o := range all {
@@ -64,7 +70,6 @@ func (s *Session) applyOwing(b *kv.Batch, events ...ledger.Event) error {
 	if err := s.db.Apply(&paid); err != nil {
 		s.log.Warn("some lines of the ledger will be looked for again at the next start", "error", err)
 	}
-	return nil
 }
 
 // payOld records what the last daemon was still owing.
@@ -83,7 +88,7 @@ func (s *Session) payOld() error {
 		return err
 	}
 	have := map[string]bool{}
-	f := ledger.Filter{Kinds: []ledger.Kind{ledger.KindPolicy}, Since: old[0].event.At}
+	f := ledger.Filter{Kinds: []ledger.Kind{ledger.KindPolicy, ledger.KindCommit}, Since: old[0].event.At}
 	if err := ledger.Read(LedgerDir(s.o.Store), f, func(r *ledger.Record) error {
 		if name, ok := r.Details[detailOwed].(string); ok {
 			have[name] = true

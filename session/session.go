@@ -91,6 +91,10 @@ func newSession(st *store, o Options) *Session {
 
 // start mounts, and listens on the control socket.
 func (s *Session) start(old *Record) error {
+	if err := s.recoverCommit(); err != nil {
+		// What the mount shows does not depend on it. The next commit tries again.
+		s.log.Error("a commit that was cut off cannot be brought to an end yet", "error", err)
+	}
 	made, err := s.o.readyMountpoint()
 	if err != nil {
 		return err

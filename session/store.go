@@ -52,6 +52,9 @@ type store struct {
 	layering sync.Mutex
 	staged   map[*layers.Branch]struct{} // being built by imports; guarded by layering
 
+	committing sync.Mutex    // held by the one who writes to the host; taken before all others
+	committed  atomic.Uint64 // the layer that is being written to the host, 0 for none
+
 	recordMu sync.Mutex
 	record   Record // what changes while the daemon runs is guarded by recordMu
 

@@ -102,6 +102,7 @@ func (s *Session) needed(without map[string]bool, noUndo bool) ([]layers.Layer, 
 	for b := range s.staged {
 		keep = append(keep, b.Line()...)
 	}
+	add(s.committed.Load())
 	forks, err := s.tree.Forks()
 	for _, l := range forks {
 		add(uint64(l))

@@ -131,7 +131,7 @@ func (a *app) newRoot() *cobra.Command {
 		}
 	}
 	add("session", a.newMount(), a.newUnmount(), a.newDestroy(), a.newList(), a.newStatus())
-	add("time", a.newCheckpoint(), a.newRollback(), a.newUndo(), a.newRedo(), a.newRestore())
+	add("time", a.newCheckpoint(), a.newRollback(), a.newUndo(), a.newRedo(), a.newRestore(), a.newCommit())
 	add("branch", a.newFork(), a.newBranch(), a.newExport(), a.newImport(), a.newMerge())
 	add("agent", a.newMemory(), a.newTool(), a.newVerify(), a.newPolicy(), a.newBudget(), a.newLedger())
 	add("look", a.newLog(), a.newOplog(), a.newDiff(), a.newCat(), a.newRead(), a.newWrite())

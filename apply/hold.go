@@ -1,0 +1,227 @@
+package apply
+
+import (
+	"bufio"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"unicode"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultHold lists what would run by itself on the host, or tell a program there to run
+// something, when somebody works in the directory: as patterns, see ParseHold.
+const DefaultHold = `# What commit does not bring unless it is told to: one pattern a line.
+# A pattern is matched with the end of a path, in any directory, whatever the case; * and ? stand for parts of a name, ** for any directories.
+.git
+.git/config
+.git/config.worktree
+.git/hooks/**
+.git/**/config
+.git/**/config.worktree
+.git/**/hooks/**
+*.git/config
+*.git/hooks/**
+.gitmodules
+.githooks/**
+.hg/hgrc
+.husky/**
+.envrc
+.env.vault
+.mise.toml
+mise.toml
+.vscode/tasks.json
+.vscode/settings.json
+.vscode/launch.json
+.vscode/extensions.json
+.vscode/mcp.json
+*.code-workspace
+.idea/runConfigurations/**
+.idea/workspace.xml
+.idea/watcherTasks.xml
+.run/**
+.zed/tasks.json
+.zed/settings.json
+.devcontainer/**
+.devcontainer.json
+.claude/settings.json
+.claude/settings.local.json
+.claude/hooks/**
+.mcp.json
+.cursor/mcp.json
+.cursor/hooks.json
+.npmrc
+.yarnrc
+.yarnrc.yml
+.yarn/releases/**
+.yarn/plugins/**
+.pnpmfile.cjs
+.bundle/config
+.cargo/config
+.cargo/config.toml
+pip.conf
+.bazelrc
+.exrc
+.nvimrc
+.nvim.lua
+.vimrc
+.lvimrc
+.dir-locals.el
+.gdbinit
+.lldbinit
+.pre-commit-config.yaml
+.pre-commit-config.yml
+lefthook.yml
+.lefthook.yml
+.github/workflows/**
+.github/actions/**
+.gitlab-ci.yml
+.gitea/workflows/**
+.forgejo/workflows/**
+.circleci/**
+.travis.yml
+.drone.yml
+.woodpecker.yml
+.woodpecker/**
+.buildkite/**
+azure-pipelines.yml
+bitbucket-pipelines.yml
+Jenkinsfile
+`
+
+// Hold is a list of what is held back.
+type Hold struct {
+	patterns [][]string
+	named    map[string][][]string // those that begin with a name
+	wild     [][]string            // and the others
+}
+
+// ParseHold reads patterns, one a line; lines that begin with # are comments.
+func ParseHold(text string) (*Hold, error) {
+	h := &Hold{named: map[string][][]string{}}
+	lines := bufio.NewScanner(strings.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		parts := strings.Split(strings.Trim(fold(line), "/"), "/")
+		for _, part := range parts {
+			if _, err := path.Match(part, ""); err != nil || part == "" {
+				return nil, fmt.Errorf("line %d: %q is no pattern", n, line)
+			}
+		}
+		h.patterns = append(h.patterns, parts)
+		if strings.ContainsAny(parts[0], `*?[\`) {
+			h.wild = append(h.wild, parts)
+		} else {
+			h.named[parts[0]] = append(h.named[parts[0]], parts)
+		}
+	}
+	return h, lines.Err()
+}
+
+// fold makes names alike that some file system takes for the same: by case, and without what is not seen.
+func fold(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Variation_Selector, r) {
+			return -1
+		}
+		low := r
+		for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
+			low = min(low, f)
+		}
+		return low
+	}, s)
+}
+
+// matches reports whether what want has at path is held back. A directory is not, but what
+// is in it; a symbolic link in the place of a directory that leads to what is held back is.
+func (h *Hold) matches(want *side, p string, dir bool) bool {
+	if dir {
+		return false
+	}
+	if h.listed(p) {
+		return true
+	}
+	a, err := want.at(p)
+	if err == nil && typeOf(a) == unix.S_IFLNK && h.leads(parts(p)) {
+		return true
+	}
+	return inGitDir(want, p, parts(p))
+}
+
+func parts(p string) []string { return strings.Split(fold(p), "/") }
+
+// listed reports whether a pattern matches the path.
+func (h *Hold) listed(p string) bool {
+	parts := parts(p)
+	for from, name := range parts {
+		for _, some := range [][][]string{h.named[name], h.wild} {
+			if slices.ContainsFunc(some, func(pat []string) bool { return match(pat, parts[from:]) }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// leads reports whether something that is held back could lie below a path.
+func (h *Hold) leads(parts []string) bool {
+	for _, pat := range h.patterns {
+		for n := 1; n < len(pat); n++ {
+			if pat[n-1] == "**" {
+				break
+			}
+			for from := range parts {
+				if match(pat[:n], parts[from:]) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func match(pat, parts []string) bool {
+	if len(pat) == 0 {
+		return len(parts) == 0
+	}
+	if pat[0] == "**" {
+		for n := range parts {
+			if match(pat[1:], parts[n:]) || len(pat) == 1 {
+				return true
+			}
+		}
+		return false
+	}
+	if len(parts) == 0 {
+		return false
+	}
+	ok, err := path.Match(pat[0], parts[0])
+	return ok && err == nil && match(pat[1:], parts[1:])
+}
+
+// inGitDir reports whether p is the configuration or a hook of a git directory, whatever that is called: git takes
+// a directory for one by what is in it.
+func inGitDir(want *side, p string, parts []string) bool {
+	n := len(parts)
+	up := -1 // how many parts the path of the git directory has
+	switch {
+	case parts[n-1] == fold("config"), parts[n-1] == fold("config.worktree"):
+		up = n - 1
+	case n > 1 && parts[n-2] == fold("hooks"):
+		up = n - 2
+	default:
+		return false
+	}
+	at := strings.Join(strings.Split(p, "/")[:up], "/")
+	for _, name := range []string{"HEAD", "objects", "refs"} {
+		if a, err := want.at(join(at, name)); err != nil || a == nil {
+			return false
+		}
+	}
+	return true
+}

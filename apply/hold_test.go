@@ -1,0 +1,33 @@
+package apply
+
+import "testing"
+
+func TestHold(t *testing.T) {
+	h, err := ParseHold(DefaultHold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{
+		".git": true, "sub/.git": true, ".git/config": true, ".git/hooks/pre-commit": true, ".git/hooks/a/b": true, ".git/modules/x/config": true,
+		".git/modules/x/y/hooks/post-checkout": true, ".git/worktrees/w/config.worktree": true, "deep/in/it/.git/config": true,
+		"bare.git/config": true, "x/bare.git/hooks/update": true, ".GIT/Config": true, ".G\u0130T/config": false, ".g\u200cit/hooks/x": true, "\u212a.git/config": true,
+		".envrc": true, "a/.envrc": true, ".vscode/tasks.json": true, "web/.vscode/Settings.JSON": true, ".npmrc": true, ".husky/_/husky.sh": true,
+		".github/workflows/ci.yml": true, ".github/CODEOWNERS": false, "Jenkinsfile": true, ".idea/runConfigurations/x.xml": true, "p.code-workspace": true,
+		"hooks/x": false, "config": false, ".git/HEAD": false, ".git/objects/ab/cd": false, ".gitignore": false, "src/main.go": false, "git/config": false, "x.git.txt": false,
+	} {
+		if got := h.listed(path); got != want {
+			t.Errorf("%q held back: %v", path, got)
+		}
+	}
+	for path, want := range map[string]bool{".vscode": true, ".husky": true, "x/.github": true, "x/.github/workflows": true, ".idea": true, "src": false, "a.git": true} {
+		if got := h.leads(parts(path)); got != want {
+			t.Errorf("a link at %q held back: %v", path, got)
+		}
+	}
+	if _, err := ParseHold("a\n[\n"); err == nil {
+		t.Error("a bad pattern was taken")
+	}
+	if h, err = ParseHold("# nothing\n"); err != nil || h.listed(".envrc") {
+		t.Errorf("an empty list: %v", err)
+	}
+}

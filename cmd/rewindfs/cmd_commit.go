@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rewindfs/rewindfs/control"
+)
+
+func (a *app) newCommit() *cobra.Command {
+	r := control.CommitRequest{}
+	to := ""
+	cmd := &cobra.Command{
+		Use:   "commit [REF] [-- PATH...]",
+		Short: "Write a checkpoint to the base on the host, or take that back",
+		Long: `Bring what checkpoint REF (default: the present state) has changed to the base: all of it or, if the machine dies in
+between, at the next mount either all or nothing. With PATHs, only what is there and below. With --to DIR, the whole tree to another directory.
+
+Where the host is no longer what the mount was built on, that is a conflict: nothing is written, and the exit code is 6. --on-conflict ours
+lets the checkpoint win, theirs leaves what the host has there and brings the rest. Files of others in a directory that goes are never removed.
+
+What would run by itself on the host (git hooks and configuration, .envrc, editor tasks, CI files...) is held back and named. The list is the
+file commit-hold in the store; --include-executable-config brings it all. setuid and setgid bits, capabilities and devices need --allow-special.
+
+A file that is replaced is a new file: other names that the old one has outside of the base keep the old content. Checkpoints go on
+showing what they showed. commit --undo puts back what the host had before the last commit, with the same care.
+
+` + exitHelp,
+		ValidArgsFunction: a.completeRefs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			refs, paths := args, []string(nil)
+			if n := cmd.ArgsLenAtDash(); n >= 0 {
+				refs, paths = args[:n], args[n:]
+			}
+			if len(refs) > 1 {
+				return usagef("commit takes at most one checkpoint; paths go behind --")
+			}
+			if len(refs) == 1 {
+				if r.Ref = refs[0]; r.Ref == "" {
+					return failf(exitCheckpoint, "the name of the checkpoint is empty")
+				}
+			}
+			for _, p := range paths {
+				r.Paths = append(r.Paths, []byte(p))
+			}
+			if cmd.Flags().Changed("to") {
+				at, err := placeArg(to)
+				if err != nil {
+					return err
+				}
+				r.To, r.ToB64 = at.Path, at.PathB64
+			}
+			return a.runCommit(cmd.Context(), r)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&r.DryRun, "dry-run", "n", false, "only list what would be done")
+	f.StringVar(&to, "to", "", "bring the whole tree to this directory instead; it is made if it is missing")
+	f.StringVar(&r.OnConflict, "on-conflict", "abort", "abort, ours (the checkpoint wins) or theirs (the host keeps what it has)")
+	f.BoolVar(&r.ExecutableConfig, "include-executable-config", false, "also bring what may run by itself on the host")
+	f.BoolVar(&r.Special, "allow-special", false, "also bring setuid and setgid bits, capabilities and devices")
+	f.BoolVar(&r.Undo, "undo", false, "put back what the host had before the last commit")
+	return cmd
+}
+
+// commitResult is what commit prints as JSON.
+type commitResult struct {
+	Changes   []control.CommitChange `json:"changes"`
+	Conflicts []control.CommitChange `json:"conflicts"`
+	Left      []control.CommitChange `json:"left"`
+	*control.Committed
+}
+
+func (a *app) runCommit(ctx context.Context, r control.CommitRequest) error {
+	r.List = r.DryRun || a.json
+	c, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	res := commitResult{Changes: []control.CommitChange{}, Conflicts: []control.CommitChange{}, Left: []control.CommitChange{}}
+	show := newProgressLine(a)
+	res.Committed, err = c.Commit(ctx, r, func(ch control.CommitChange) error {
+		switch ch.Left {
+		case "":
+			res.Changes = append(res.Changes, ch)
+		case "conflict":
+			res.Conflicts = append(res.Conflicts, ch)
+		default:
+			res.Left = append(res.Left, ch)
+		}
+		return nil
+	}, show.set)
+	show.clear()
+	if err != nil {
+		return err
+	}
+	if len(res.Conflicts) == 0 {
+		return a.result(res, func(w io.Writer) { printCommit(w, &res, r.DryRun) })
+	}
+	err = failf(exitConflict, "%s: nothing was written. Look at them, then commit again with --on-conflict ours or theirs", count(int64(len(res.Conflicts)), "conflict"))
+	if a.json {
+		return &foundError{err, res}
+	}
+	w := bufio.NewWriter(a.out)
+	printCommit(w, &res, r.DryRun)
+	if ferr := w.Flush(); ferr != nil {
+		return fmt.Errorf("print the result: %w", ferr)
+	}
+	return err
+}
+
+func printCommit(w io.Writer, res *commitResult, dry bool) {
+	for _, ch := range res.Changes {
+		if dry {
+			fmt.Fprintf(w, "%s  %s\n", ch.Status, describeChange(&ch.Change))
+		}
+		if ch.Reason != "" {
+			fmt.Fprintf(w, "note: %s: %s\n", showName(ch.PathName), show(ch.Reason))
+		}
+	}
+	for _, list := range [][]control.CommitChange{res.Conflicts, res.Left} {
+		for _, ch := range list {
+			fmt.Fprintf(w, "%s: %s: %s\n", ch.Left, showName(ch.PathName), show(ch.Reason))
+		}
+	}
+	for _, n := range res.Notes {
+		fmt.Fprintf(w, "note: %s\n", show(n))
+	}
+	if slices.ContainsFunc(res.Left, func(ch control.CommitChange) bool { return ch.Left == "held" }) {
+		fmt.Fprintf(w, "What is held back is listed in %s, which you may edit.\n", show(res.HoldList))
+	}
+	where := show(res.Target)
+	switch {
+	case res.Conflict():
+	case res.Noop:
+		fmt.Fprintf(w, "Nothing to do: %s has it all.\n", where)
+	case dry:
+		fmt.Fprintf(w, "Would change %s in %s, %s of content.\n", count(int64(res.Paths), "path"), where, size(res.Bytes))
+	case res.Undo:
+		fmt.Fprintf(w, "Put back what %s had before the last commit: %s.\n", where, count(int64(res.Paths), "path"))
+	default:
+		fmt.Fprintf(w, "Wrote %s to %s, %s of content, in %s.\n", count(int64(res.Paths), "path"), where, size(res.Bytes), micros(res.EngineUS))
+		if res.CanUndo {
+			fmt.Fprintln(w, "Take it back with: rewindfs commit --undo")
+		}
+	}
+}
+
+// Conflict reports whether conflicts stopped it.
+func (r *commitResult) Conflict() bool { return len(r.Conflicts) > 0 }
+
+// progressLine shows on a terminal how far something is.
+type progressLine struct {
+	w     io.Writer // nil: nobody looks
+	shown bool
+}
+
+func newProgressLine(a *app) *progressLine {
+	if a.quiet || a.json || !isTerminal(a.err) {
+		return &progressLine{}
+	}
+	return &progressLine{w: a.err}
+}
+
+func (l *progressLine) set(p control.Progress) {
+	if l.w == nil {
+		return
+	}
+	l.shown = true
+	if p.Total > 0 {
+		fmt.Fprintf(l.w, "\r\x1b[K%s %d of %d", p.Unit, p.Done, p.Total)
+	} else {
+		fmt.Fprintf(l.w, "\r\x1b[K%s", p.Unit)
+	}
+}
+
+func (l *progressLine) clear() {
+	if l.shown {
+		fmt.Fprint(l.w, "\r\x1b[K")
+	}
+}

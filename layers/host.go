@@ -1,0 +1,120 @@
+package layers
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// StagePrefix begins the name of the directory, in the root of the base, in which a commit
+// gets its files ready. No view of the base shows such a name.
+const StagePrefix = ".rewindfs-commit-"
+
+// staged reports whether p is the directory of a commit.
+func staged(p string) bool {
+	return strings.HasPrefix(p, StagePrefix) && !strings.Contains(p, "/")
+}
+
+// Dup returns an O_PATH descriptor of the base's root, for whoever writes to it.
+func (b *Base) Dup() (int, error) {
+	fd, err := unix.FcntlInt(uintptr(b.root), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open the base once more: %w", err)
+	}
+	return fd, nil
+}
+
+// FromBase reports whether i is the number of an object that the base has or had, not of one made here.
+func (i Ino) FromBase() bool { return i.ofBase() }
+
+// TouchedPaths calls fn for paths at which l may show something else than the base that its line is built on: of what came, went or moved
+// as a whole directory only for that itself. Names of objects with several that nobody has looked at are not among them: several
+// is called for the changed objects of which there may be more. In no order, and some more than once. Unlike Diff it
+// does not compare, so it finds also what the base has since lost.
+func (t *Tree) TouchedPaths(l Layer, fn func(path string), several func(Ino)) error {
+	v, err := t.View(l)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v.keep = true
+	if v.stale {
+		return fmt.Errorf("layer %d: %w", l, ErrNoLayer)
+	}
+	inos, names, err := t.changes(t.between(BaseLayer, l), nil)
+	if err != nil {
+		return err
+	}
+	for k := range names {
+		ino, err := v.touched(k, fn)
+		if err != nil {
+			return fmt.Errorf("list what layer %d changed: %w", l, err)
+		}
+		if n := v.nodes[ino]; n != nil && n.rec != nil && n.rec.nlink == 1 && !ino.ofBase() {
+			delete(inos, ino) // this is its only name
+		}
+	}
+	for ino := range inos {
+		if err := v.touchedNames(ino, fn, several); err != nil {
+			return fmt.Errorf("list what layer %d changed: %w", l, err)
+		}
+	}
+	return nil
+}
+
+// touchedNames calls fn for the known paths of an inode, and several if it has more names.
+func (v *View) touchedNames(ino Ino, fn func(path string), several func(Ino)) error {
+	n, err := v.find(ino)
+	if err != nil || n.gone || ino == RootIno {
+		return notThere(err)
+	}
+	keys, err := v.namesOf(n)
+	if err != nil {
+		return notThere(err)
+	}
+	left := 0
+	if n.rec != nil && n.rec.mode&unix.S_IFMT != unix.S_IFDIR {
+		left = int(n.rec.nlink)
+	}
+	for _, k := range keys {
+		at, err := v.touched(k, fn)
+		if err != nil {
+			return err
+		}
+		if at == ino {
+			left--
+		}
+	}
+	if left > 0 {
+		several(ino)
+	}
+	return nil
+}
+
+// touched calls fn for the path of a name, and returns the inode that its record leads to, 0 for none.
+func (v *View) touched(k NameKey, fn func(path string)) (Ino, error) {
+	dn, err := v.find(k.Dir)
+	if err != nil || dn.gone {
+		return 0, notThere(err)
+	}
+	dir, err := v.pathOf(dn)
+	if err != nil {
+		return 0, notThere(err)
+	}
+	d, err := v.dirOf(dn)
+	if err != nil {
+		return 0, notThere(err)
+	}
+	fn(join(dir, k.Name))
+	e, ok := d.find(k.Name)
+	if !ok || e.ino == 0 {
+		return 0, nil
+	}
+	if _, err := v.recorded(e.ino); err != nil {
+		return 0, notThere(err)
+	}
+	return e.ino, nil
+}

@@ -1,0 +1,360 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rewindfs/rewindfs/apply"
+	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/journal"
+	"github.com/rewindfs/rewindfs/kv"
+	"github.com/rewindfs/rewindfs/layers"
+	"github.com/rewindfs/rewindfs/ledger"
+)
+
+// holdName is the file in the store that says what commits hold back; the user may change it.
+const holdName = "commit-hold"
+
+// Commit brings a checkpoint to the host, tells what that would do, or takes the last one back.
+func (s *Session) Commit(ctx context.Context, r *control.CommitRequest, out *control.Stream[control.CommitChange]) (*control.Committed, error) {
+	if !s.committing.TryLock() {
+		return nil, &control.Error{Code: control.CodeBusy, Message: "another commit of this session is under way: wait for its end"}
+	}
+	defer s.committing.Unlock()
+	s.background.Add(1) // the store stays open until it has ended
+	defer s.background.Done()
+	if err := firstOf(s.alive(), control.StillWaits(ctx)); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	if err := s.recoverCommit(); err != nil {
+		return nil, apiError(fmt.Errorf("an earlier commit was cut off and cannot be brought to an end: %w", err))
+	}
+	defer s.committed.Store(0)
+	c, res, err := s.planCommit(ctx, r)
+	if err != nil {
+		return nil, commitError(err)
+	}
+	defer c.Close()
+	if err := describeCommit(res, c, r, out); err != nil {
+		return nil, err
+	}
+	if r.DryRun || res.Noop || res.Conflicts > 0 {
+		res.EngineUS = time.Since(start).Microseconds()
+		return res, nil
+	}
+	var line owed
+	tell := teller{out: out}
+	err = c.Do(ctx, tell.progress, func(b *kv.Batch, rec apply.Record, back bool) (err error) {
+		line, err = s.owe(b, s.commitEvent(&rec, back, ""))
+		return err
+	})
+	s.payApplied(line)
+	if err != nil {
+		return nil, commitError(err)
+	}
+	res.CanUndo = !r.Undo && r.To == ""
+	res.Done, res.Notes = true, append(res.Notes, c.Notes...)
+	res.EngineUS = time.Since(start).Microseconds()
+	s.heads.Lock()
+	s.lifecycle(lifeCommitted)
+	s.heads.Unlock()
+	s.log.Info("commit", "undo", r.Undo, "target", res.Target, "checkpoint", res.Checkpoint, "paths", res.Paths, "bytes", res.Bytes, "took", time.Since(start))
+	return res, nil
+}
+
+// planCommit finds out what a request asks for, and plans it. Preconditions: s.committing is held.
+func (s *Session) planCommit(ctx context.Context, r *control.CommitRequest) (*apply.Commit, *control.Committed, error) {
+	res := &control.Committed{
+		DryRun: r.DryRun, Undo: r.Undo, Target: s.o.Base, Counts: map[string]int{}, Notes: []string{}, HoldList: filepath.Join(s.o.Store, holdName),
+	}
+	req := apply.Request{Branch: s.o.Branch, OnConflict: apply.OnConflict(r.OnConflict), Special: r.Special}
+	switch req.OnConflict {
+	case "", apply.Abort, apply.Ours, apply.Theirs:
+	default:
+		return nil, nil, badRequest("on_conflict is %q: use abort, ours or theirs", r.OnConflict)
+	}
+	a := apply.New(s.db, s.tree, s.base, s.log, s.o.Now)
+	if r.Undo {
+		if r.Ref != "" || r.To != "" || len(r.Paths) > 0 {
+			return nil, nil, badRequest("an undo is of the last commit to the base, and of all of it: leave the checkpoint, the target and the paths out")
+		}
+		c, err := a.PlanUndo(ctx, req, apply.Record{})
+		return c, res, err
+	}
+	var err error
+	rec := apply.Record{}
+	if len(r.Paths) > 0 {
+		rec.Part = true
+		if req.Paths, err = pathFilter(r.Paths); err != nil {
+			return nil, nil, err
+		}
+	}
+	if !r.ExecutableConfig {
+		if req.Hold, err = s.holdList(); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := s.commitPoint(ctx, r, &req, &rec); err != nil {
+		return nil, nil, err
+	}
+	if r.To == "" {
+		c, err := a.PlanBase(ctx, req, rec)
+		return c, res, err
+	}
+	to, err := control.PathName{Path: r.To, PathB64: r.ToB64}.Bytes()
+	if err != nil {
+		return nil, nil, badRequest("the target is not base64: %v", err)
+	}
+	at, done, err := s.readyTarget(to, r.DryRun)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	res.Target = to
+	c, err := a.PlanDir(ctx, at, req, rec)
+	return c, res, err
+}
+
+// commitPoint finds the checkpoint to bring, making one of the present state.
+func (s *Session) commitPoint(ctx context.Context, r *control.CommitRequest, req *apply.Request, rec *apply.Record) error {
+	present := r.Ref == "" || r.Ref == control.RefHead
+	if present && r.DryRun {
+		if err := s.barrier(ctx); err != nil {
+			return err
+		}
+		req.Layer = s.branch.HeadLayer()
+		return nil
+	}
+	var to journal.Target
+	var err error
+	if present {
+		to, err = s.presentPoint(ctx)
+	} else {
+		to, err = s.resolve(r.Ref)
+	}
+	if err != nil {
+		return err
+	}
+	req.Layer = layers.Layer(to.Layer)
+	if req.Layer == layers.BaseLayer && r.To == "" {
+		return badRequest("the base is what commits go to: take commits back with: rewindfs commit --undo")
+	}
+	s.committed.Store(to.Layer)
+	if e := to.Entry; e != nil {
+		rec.Checkpoint, rec.Label = e.ID, e.Label
+	}
+	return nil
+}
+
+// presentPoint is the checkpoint of the present state: the newest one, if nothing was changed since, else a new one.
+func (s *Session) presentPoint(ctx context.Context) (journal.Target, error) {
+	s.heads.Lock()
+	defer s.heads.Unlock()
+	if err := s.alive(); err != nil {
+		return journal.Target{}, err
+	}
+	at := s.branch.Parent()
+	if err := s.barrier(ctx); err != nil || !s.branch.Clean() || at == layers.BaseLayer {
+		if err != nil {
+			return journal.Target{}, err
+		}
+		return s.sealPresent(ctx, "commit")
+	}
+	to := journal.Target{Layer: uint64(at)}
+	if e, ok := s.journal.Newest(to.Layer); ok {
+		to.Entry = &e
+	}
+	return to, nil
+}
+
+// readyTarget makes the directory to that a commit is to go to, if need be, and says where to look
+// at it. done is to be called once the plan is made.
+func (s *Session) readyTarget(to string, dry bool) (at string, done func(), err error) {
+	done = func() {}
+	if !filepath.IsAbs(to) || filepath.Clean(to) != to {
+		return "", nil, badRequest("the target %q is no absolute path", to)
+	}
+	places := []string{s.o.Base, s.o.Store}
+	for _, b := range s.sessions() {
+		places = append(places, b.o.Mountpoint)
+	}
+	for _, p := range places {
+		// By name first: the daemon must not look for files in its own mounts.
+		if below(to, p) || below(p, to) || inside(to, p) {
+			return "", nil, badPath("the target %s and %s lie in each other: give a directory of its own", to, p)
+		}
+	}
+	fi, err := os.Lstat(to)
+	switch {
+	case err == nil && fi.IsDir():
+		return to, done, nil
+	case err == nil:
+		return "", nil, badPath("the target %s is no directory", to)
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", nil, badPath("look at the target: %v", err)
+	case dry: // the plan is that of an empty one
+		if at, err = os.MkdirTemp(s.o.Store, "dry-run-"); err != nil {
+			return "", nil, apiError(err)
+		}
+		return at, func() { _ = os.Remove(at) }, nil
+	}
+	if err := os.Mkdir(to, 0o755); err != nil {
+		return "", nil, badPath("make the target: %v", err)
+	}
+	return to, done, nil
+}
+
+// holdList reads what is held back, from the file in the store, which is made with the defaults when it is missing.
+func (s *Session) holdList() (*apply.Hold, error) {
+	path := filepath.Join(s.o.Store, holdName)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		text = []byte(apply.DefaultHold)
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		return nil, apiError(fmt.Errorf("read what commits hold back: %w", err))
+	}
+	hold, err := apply.ParseHold(string(text))
+	if err != nil {
+		return nil, badRequest("%s: %v: mend it, or remove it to have the defaults", path, err)
+	}
+	return hold, nil
+}
+
+// describeCommit fills in res and sends what the plan is.
+func describeCommit(res *control.Committed, c *apply.Commit, r *control.CommitRequest, out *control.Stream[control.CommitChange]) error {
+	res.Noop, res.Paths, res.Bytes, res.Overridden = c.Noop() && !c.Conflicts(), c.Record.Paths, c.Record.Bytes, c.Record.Over
+	res.Layer, res.CheckpointID, res.Checkpoint = c.Record.Layer, c.Record.Checkpoint, c.Record.Label
+	if res.Checkpoint == "" {
+		res.Checkpoint = res.CheckpointID // of a layer that a movement sealed there is none
+	}
+	res.TargetB64 = control.NameOf(res.Target).PathB64
+	for _, ch := range c.Changes {
+		res.Counts[ch.Status]++
+		if r.List || ch.Reason != "" {
+			if err := out.Emit(wireCommitChange(&ch, "")); err != nil {
+				return err
+			}
+		}
+	}
+	for _, ch := range c.Left {
+		res.Counts[ch.Status]++
+		if err := out.Emit(wireCommitChange(&ch, ch.Status)); err != nil {
+			return err
+		}
+	}
+	if c.Conflicts() {
+		res.Conflicts = res.Counts["conflict"]
+	}
+	return nil
+}
+
+func wireCommitChange(c *apply.Change, left string) control.CommitChange {
+	ch := layers.Change{Status: layers.ChangeStatus(c.Status), Path: c.Path, Type: c.Type, OldSize: c.OldSize, NewSize: c.NewSize, Content: c.Content}
+	out := control.CommitChange{Change: wireChange(&ch), Left: left, Reason: c.Reason}
+	if left != "" {
+		out.Status = ""
+	}
+	return out
+}
+
+// teller sends progress, from whatever goroutine, and not too often.
+type teller struct {
+	out  *control.Stream[control.CommitChange]
+	mu   sync.Mutex
+	last time.Time
+}
+
+func (t *teller) progress(what string, done, total int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := time.Now(); now.Sub(t.last) > 100*time.Millisecond || total == 0 {
+		t.last = now
+		_ = t.out.Progress(control.Progress{Done: done, Total: total, Unit: what}) // who went away does not hold it up
+	}
+}
+
+// commitError gives an error of a commit the code that clients act on.
+func commitError(err error) error {
+	var race *apply.ConflictError
+	switch {
+	case errors.As(err, &race):
+		return &control.Error{Code: control.CodeConflict, Message: "conflict: " + race.Error(), Details: map[string]any{"path": race.Path}}
+	case errors.Is(err, apply.ErrNoCommit):
+		return &control.Error{Code: control.CodeNothing, Message: err.Error()}
+	case errors.Is(err, context.Canceled):
+		return &control.Error{Code: control.CodeGone, Message: "given up by who asked: the host is as it was"}
+	}
+	return apiError(err)
+}
+
+// lastCommit returns the layer of the line that was brought to the base last, BaseLayer for none.
+func (s *Session) lastCommit() (layers.Layer, error) {
+	all, err := apply.Records(s.db)
+	if err != nil {
+		return 0, apiError(err)
+	}
+	for _, r := range slices.Backward(all) {
+		if !r.Part && s.line(r.Layer) && s.tree.Has(layers.Layer(r.Layer)) {
+			return layers.Layer(r.Layer), nil
+		}
+	}
+	return layers.BaseLayer, nil
+}
+
+// recoverCommit brings a commit that was cut off to an end. Nobody else commits.
+func (s *Session) recoverCommit() error {
+	var line owed
+	rec, err := apply.New(s.db, s.tree, s.base, s.log, s.o.Now).Recover(func(b *kv.Batch, rec apply.Record, back bool) (err error) {
+		how := "finished"
+		if back {
+			how = "taken_back"
+		}
+		line, err = s.owe(b, s.commitEvent(&rec, back, how))
+		return err
+	})
+	s.payApplied(line)
+	if rec != nil {
+		s.log.Warn("a commit was cut off, and has been brought to an end", "branch", rec.Branch, "target", rec.Target, "checkpoint", rec.Checkpoint)
+	}
+	return err
+}
+
+// payApplied records a line that may be owed: if the batch with it was applied.
+func (s *Session) payApplied(line owed) {
+	if line.key == nil {
+		return
+	}
+	if _, ok, err := s.db.Get(line.key); err == nil && ok {
+		s.pay([]owed{line})
+	}
+}
+
+// commitEvent is the ledger's line of a commit.
+func (s *Session) commitEvent(r *apply.Record, back bool, recovered string) ledger.Event {
+	e := s.event(ledger.KindCommit)
+	e.Branch, e.Checkpoint, e.Label, e.Layer = r.Branch, r.Checkpoint, r.Label, r.Layer
+	target := r.Target
+	if target == "" {
+		target = s.o.Base
+	}
+	e.Details = map[string]any{
+		"commit": r.N, "target": target, "paths": r.Paths, "bytes": r.Bytes, "overridden": r.Over, "taken_back": back,
+	}
+	if r.Undo != 0 {
+		e.Details["undo_of"] = r.Undo
+	}
+	if recovered != "" {
+		e.Details["recovered"] = recovered
+	}
+	return e
+}

@@ -64,6 +64,7 @@ func mutating(ids map[string]string) []request {
 		{route: "POST Merge", path: control.PathMerge, body: `{"branch":"imported"}`},
 		{route: "POST BranchMount", path: control.PathBranchMount, body: `{"branch":"asleep"}`},
 		{route: "POST BranchDrop", path: control.PathBranchDrop, body: `{"branch":"asleep"}`},
+		{route: "POST Commit", path: control.PathCommit, body: `{"to":"` + ids["dir"] + `"}`},
 		{route: "POST GC", path: control.PathGC, body: `{"keep":1,"forget_undo":true}`},
 		{route: "POST Unmount", path: control.PathUnmount, body: `{"lazy":true}`},
 	}
@@ -115,6 +116,7 @@ func prepare(r *rig) map[string]string {
 	th, err := json.Marshal(r.put("", true, strings.NewReader(chat(24))))
 	check(err)
 	ids["staged"] = string(th)
+	ids["dir"] = r.TempDir()
 	return ids
 }
 

@@ -134,7 +134,7 @@ func (m *Merge) plan(b *Branch) (err error) {
 		}
 		m.views[i].keep = true
 	}
-	f := &mergeFind{t: b.t, v: m.views, byIno: map[Ino]*mergeObject{}, names: map[Ino]map[string]struct{}{}, several: map[Ino][]NameKey{}}
+	f := newMergeFind(b.t, m.views)
 	if err := f.run(m); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ type mergeApply struct {
 	staged  map[*mergeObject]*stagedRec // the records of objects that get one
 	several map[*node]bool              // of what loses names: they are recorded one by one
 	gone    []*node                     // what loses its last name
+	exact   bool                        // what is taken is to be as it is in theirs in every respect, times and all
 	moved   Moved
 	told    map[NameKey]bool
 }
@@ -153,7 +154,9 @@ func (a *mergeApply) object(x *mergeObject) error {
 	old := a.old[x]
 	theirs := x.node[atTheirs]
 	switch {
-	case theirs == nil && x.has(atBase), old == nil && x.has(atBase):
+	case a.exact && old == nil && !x.wanted():
+		return nil
+	case !a.exact && (theirs == nil || old == nil) && x.has(atBase):
 		return nil // one side removed it, and there is no conflict
 	case theirs == nil, old != nil && !x.do.any():
 		a.nodes[x] = old
@@ -193,7 +196,33 @@ func (a *mergeApply) change(x *mergeObject, n *node) error {
 		}
 	}
 	a.attributes(x, rec)
+	if a.exact {
+		return a.times(x, rec)
+	}
 	return nil
+}
+
+// theirRec is the record of x in theirs, made up where it is as in the base.
+func (a *mergeApply) theirRec(x *mergeObject) (*inode, error) {
+	n := x.node[atTheirs]
+	if n.rec != nil {
+		return n.rec, nil
+	}
+	v := a.m.views[atTheirs]
+	st, err := v.statBase(n)
+	if err != nil {
+		return nil, err
+	}
+	return v.base.record(n.path(), &st)
+}
+
+// times gives the record of x all times that it has in theirs.
+func (a *mergeApply) times(x *mergeObject, rec *inode) error {
+	theirs, err := a.theirRec(x)
+	if err == nil {
+		rec.atime, rec.mtime, rec.ctime, rec.btime = theirs.atime, theirs.mtime, theirs.ctime, theirs.btime
+	}
+	return err
 }
 
 // attributes gives a record what was decided of mode, owner and mtime.
@@ -210,11 +239,18 @@ func (a *mergeApply) attributes(x *mergeObject, rec *inode) {
 // bring stages an object of theirs that is not here, under its own inode number. It gets its names after.
 func (a *mergeApply) bring(x *mergeObject) error {
 	theirs := x.node[atTheirs]
-	if theirs.rec == nil {
-		return fmt.Errorf("inode %d came into being without a record: %w", theirs.ino, ErrCorrupt)
+	as, err := a.theirRec(x)
+	if err != nil {
+		return err
 	}
-	rec := *theirs.rec
-	rec.born, rec.ctime, rec.nlink = a.b.layer, a.now, 0
+	rec := *as
+	rec.nlink = 0
+	if rec.origin == nil {
+		rec.born = a.b.layer
+	}
+	if !a.exact {
+		rec.ctime = a.now
+	}
 	rec.flags &^= flagNames | flagQuiet
 	n := &node{ino: theirs.ino}
 	if rec.origin != nil {
@@ -240,6 +276,30 @@ func (a *mergeApply) bring(x *mergeObject) error {
 	a.addRec(s)
 	a.nodes[x], a.staged[x] = n, s
 	a.then = append(a.then, func() { a.install(n) })
+	return a.clear(x, n)
+}
+
+// clear hides what a directory that comes would show of its own, as of the base, and what theirs has not.
+func (a *mergeApply) clear(x *mergeObject, n *node) error {
+	if !x.isDir() {
+		return nil
+	}
+	var names []string
+	if err := a.b.eachName(n, func(name string) { names = append(names, name) }); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if e := x.names[name]; e != nil && e.want != nil {
+			continue
+		}
+		c, _, err := a.b.child(n, name)
+		if err != nil {
+			return err
+		}
+		if err := a.dropName(n, name, c, a.hasNames(c)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -312,9 +372,9 @@ func (a *mergeApply) takeRegions(ino Ino, rec, theirs *inode) error {
 
 // takeContent gives n, of which theirs is another version, their content.
 func (a *mergeApply) takeContent(x *mergeObject, n *node, rec *inode) error {
-	theirs := x.node[atTheirs].rec
-	if theirs == nil {
-		return fmt.Errorf("inode %d has changed without a record: %w", n.ino, ErrCorrupt)
+	theirs, err := a.theirRec(x)
+	if err != nil {
+		return err
 	}
 	if err := a.takeRegions(n.ino, rec, theirs); err != nil {
 		return err

@@ -69,7 +69,8 @@ type mergeFind struct {
 	queue   []*mergeObject              // directories to look into
 	objects []*mergeObject              // all, in the order they were found
 	showing [3]map[*node]bool
-	several map[Ino][]NameKey // names in the base of files that have several there
+	several map[Ino][]NameKey       // names in the base of files that have several there
+	goes    func(*mergeObject) bool // whether a directory that theirs has not is removed; nil: any
 }
 
 func (f *mergeFind) run(m *Merge) error {
@@ -85,6 +86,15 @@ func (f *mergeFind) run(m *Merge) error {
 	if m.stale() {
 		return ErrNoLayer
 	}
+	return f.compareAll(inos, names)
+}
+
+func newMergeFind(t *Tree, v [3]*View) *mergeFind {
+	return &mergeFind{t: t, v: v, byIno: map[Ino]*mergeObject{}, names: map[Ino]map[string]struct{}{}, several: map[Ino][]NameKey{}}
+}
+
+// compareAll finds and describes all that changed inodes and names are about. The caller holds t.mu.
+func (f *mergeFind) compareAll(inos map[Ino]struct{}, names map[NameKey]struct{}) error {
 	for i := range f.showing {
 		f.showing[i] = map[*node]bool{}
 	}
@@ -220,7 +230,7 @@ func (f *mergeFind) look(x *mergeObject) error {
 		}
 	}
 	// Of a directory that one side removed, the other must lose all that it has not changed.
-	if x.has(atBase) && x.has(atOurs) && !x.has(atTheirs) {
+	if x.has(atBase) && x.has(atOurs) && !x.has(atTheirs) && (f.goes == nil || f.goes(x)) {
 		if err := f.v[atOurs].eachName(x.node[atOurs], func(name string) { names[name] = struct{}{} }); err != nil {
 			return err
 		}

@@ -10,15 +10,9 @@ func (f *mergeFind) linked(inos map[Ino]struct{}, names map[NameKey]struct{}) er
 		if err != nil || n.gone {
 			return notThere(err)
 		}
-		host := uint64(0)
-		if n.rec != nil {
-			if n.rec.has(flagNames) && n.rec.origin != nil {
-				host = n.rec.origin.ino
-			}
-		} else if st, err := v.statBase(n); err != nil {
-			return notThere(err)
-		} else if st.nlink > 1 && !st.isDir() {
-			host = st.ino
+		host, err := v.severalInBase(n)
+		if err != nil {
+			return err
 		}
 		if host != 0 {
 			links.host[host], links.given[n.ino] = true, true
@@ -83,4 +77,19 @@ func (f *mergeFind) addLinks(paths map[string]keptKind) error {
 func (f *mergeFind) keysOf(side int, n *node) ([]NameKey, error) {
 	keys, err := f.v[side].namesOf(n)
 	return append(keys, f.several[n.ino]...), err
+}
+
+// severalInBase returns the host's number of a base file that has several names there, else 0.
+func (v *View) severalInBase(n *node) (uint64, error) {
+	if n.rec != nil {
+		if n.rec.has(flagNames) && n.rec.origin != nil {
+			return n.rec.origin.ino, nil
+		}
+		return 0, nil
+	}
+	st, err := v.statBase(n)
+	if err != nil || st.nlink < 2 || st.isDir() {
+		return 0, notThere(err)
+	}
+	return st.ino, nil
 }

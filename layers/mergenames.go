@@ -105,8 +105,9 @@ func (a *mergeApply) record(x *mergeObject) (*stagedRec, error) {
 	}
 	s, err := a.stage(a.nodes[x])
 	if err == nil {
-		s.rec.ctime = a.now
-		a.staged[x] = s
+		if a.staged[x] = s; !a.exact {
+			s.rec.ctime = a.now
+		}
 	}
 	return s, err
 }
@@ -164,6 +165,10 @@ func (a *mergeApply) dirTimes() {
 		s := a.recStaged(n)
 		switch {
 		case s == nil:
+		case a.exact && x.has(atOurs) && !x.do.any(): // that names in it were kept is no change of it
+			s.rec.mtime, s.rec.ctime = x.attr[atOurs].Mtime, x.attr[atOurs].Ctime
+		case a.exact:
+			s.rec.mtime, s.rec.ctime = x.attr[atTheirs].Mtime, x.attr[atTheirs].Ctime
 		case x.do.mtime:
 			s.rec.mtime = x.do.attr.Mtime
 		case !x.has(atOurs):

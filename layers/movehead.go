@@ -2,6 +2,7 @@ package layers
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,40 +24,70 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	t := b.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for {
+		m, wait, err := b.moveHead(target, touch, extra, swapped)
+		if len(wait) == 0 {
+			return m, err
+		}
+		t.mu.Unlock()
+		for _, p := range wait {
+			err = errors.Join(err, t.cut(p))
+		}
+		t.mu.Lock()
+		if err != nil {
+			return Moved{}, fmt.Errorf("store what was written to kept paths: %w", err)
+		}
+	}
+}
+
+// moveHead is MoveHead with the tree locked. What must be cut before, it returns, and nothing else is done.
+func (b *Branch) moveHead(target Layer, touch bool, extra func(*kv.Batch, Moved) error, swapped func(Moved)) (Moved, []*pending, error) {
+	t := b.t
 	if rec := t.held(target); target != BaseLayer && (rec == nil || !rec.sealed) {
-		return Moved{}, fmt.Errorf("move head to layer %d: %w", target, ErrNoLayer)
+		return Moved{}, nil, fmt.Errorf("move head to layer %d: %w", target, ErrNoLayer)
 	}
 	if gen := t.genOf(t.ancestry(target)); target != BaseLayer && gen != b.base.gen {
-		return Moved{}, fmt.Errorf("move head to layer %d, which is built on generation %d of the base and the head on %d: %w", target, gen, b.base.gen, ErrGeneration)
+		return Moved{}, nil, fmt.Errorf("move head to layer %d, which is built on generation %d of the base and the head on %d: %w", target, gen, b.base.gen, ErrGeneration)
 	}
 	at := t.now()
 	m := Moved{From: b.layer, Target: target, Open: t.nextLayer, At: at}
 	if !b.dirty && t.layers[b.layer].parent == target {
 		m.Open, m.Noop = b.layer, true
-		return m, nil
+		return m, nil, nil
 	}
 	mv := &move{b: b, m: &m}
-	if err := mv.before(); err != nil {
-		return Moved{}, err
+	inos, names, err := mv.differing()
+	if err != nil {
+		return Moved{}, nil, err
+	}
+	var wait []*pending
+	if mv.spared, wait, err = b.spareIn(&m, inos, names); err != nil || len(wait) > 0 {
+		return Moved{}, wait, err
+	}
+	if err := mv.before(mv.spared.add(inos, names)); err != nil {
+		return Moved{}, nil, err
 	}
 	var batch kv.Batch
 	sealed := b.sealHead(&batch, TimeOf(at))
 	anc := t.ancestry(target).grow(m.Open)
 	b.carryOrphans(&batch, anc)
 	t.openLayer(&batch, b.name, target, b.base.gen)
+	if mv.spared != nil {
+		batch.Append(&mv.spared.batch)
+	}
 	if extra != nil {
 		if err := extra(&batch, m); err != nil {
-			return Moved{}, err
+			return Moved{}, nil, err
 		}
 	}
-	err := t.db.Apply(&batch)
-	if err != nil {
-		return Moved{}, fmt.Errorf("move head to layer %d: %w", target, err)
+	if err := t.db.Apply(&batch); err != nil {
+		return Moved{}, nil, fmt.Errorf("move head to layer %d: %w", target, err)
 	}
 	t.layers[m.From] = sealed
 	b.moveTo(m.Open, target, anc)
+	mv.spared.follow(b)
 	if err := mv.after(); err != nil {
-		return Moved{}, fmt.Errorf("the head moved to layer %d, but what is in memory cannot follow: %w", target, err)
+		return Moved{}, nil, fmt.Errorf("the head moved to layer %d, but what is in memory cannot follow: %w", target, err)
 	}
 	if touch { // an error of it comes after the fact: the head has moved
 		err = mv.touch()
@@ -64,7 +95,7 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	if swapped != nil {
 		swapped(m)
 	}
-	return m, err
+	return m, nil, err
 }
 
 // move brings memory from one head to another, and finds out what of it the kernel
@@ -75,24 +106,21 @@ func (b *Branch) MoveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 // What is not in memory is not looked at, and the base only where no record says
 // what it shows: this is what keeps a move at microseconds per change.
 type move struct {
-	b     *Branch
-	m     *Moved
-	inos  []Ino                // inodes with records in the layers between the heads, ascending
-	names []movedName          // names likewise, of directories in use
-	away  []NameKey            // and of other directories, of which nobody has entries in use
-	dirs  map[Ino]Attr         // directories in use, as the old head showed them
-	told  map[NameKey]struct{} // what m.Names holds
+	b      *Branch
+	m      *Moved
+	spared *spared              // nil for nothing
+	inos   []Ino                // inodes with records in the layers between the heads, ascending
+	names  []movedName          // names likewise, of directories in use
+	away   []NameKey            // and of other directories, of which nobody has entries in use
+	dirs   map[Ino]Attr         // directories in use, as the old head showed them
+	told   map[NameKey]struct{} // what m.Names holds
 	// doubt are the nodes that may have no name in the new head: they lost one, or had none.
 	doubt []*node
 }
 
 // before looks at the old head. It fills m with what it is sure of.
-func (mv *move) before() error {
+func (mv *move) before(inos []change[Ino], names []change[NameKey]) (err error) {
 	b := mv.b
-	inos, names, err := mv.differing()
-	if err != nil {
-		return err
-	}
 	mv.dirs, mv.told = map[Ino]Attr{}, make(map[NameKey]struct{}, len(inos))
 	mv.names = make([]movedName, 0, len(names))
 	for _, c := range names {
@@ -169,11 +197,14 @@ func (mv *move) differing() (inos []change[Ino], names []change[NameKey], err er
 	for ino := range b.orphans { // a deleted base file left no record of its inode
 		inos = append(inos, change[Ino]{key: ino})
 	}
-	inos = unite(inos, cmp.Compare[Ino])
-	names = unite(names, func(x, y NameKey) int {
-		return cmp.Or(cmp.Compare(x.Dir, y.Dir), strings.Compare(x.Name, y.Name))
-	})
+	inos, names = uniteInodes(inos), uniteNames(names)
 	return inos, names, mv.count(layers, inos, names)
+}
+
+func uniteInodes(all []change[Ino]) []change[Ino] { return unite(all, cmp.Compare[Ino]) }
+
+func uniteNames(all []change[NameKey]) []change[NameKey] {
+	return unite(all, func(x, y NameKey) int { return cmp.Or(cmp.Compare(x.Dir, y.Dir), strings.Compare(x.Name, y.Name)) })
 }
 
 // unite sorts changes and makes one of those of the same key.
@@ -229,7 +260,7 @@ func (mv *move) fileNames() error {
 	b := mv.b
 	for _, ino := range mv.inos {
 		n := b.nodes[ino]
-		if n == nil || n.gone || n.orphan || b.typeOf(n) == unix.S_IFDIR {
+		if n == nil || n.gone || n.orphan || b.typeOf(n) == unix.S_IFDIR || mv.spared.stays(ino) {
 			continue
 		}
 		keys, err := b.namesOf(n)
@@ -286,6 +317,9 @@ func (mv *move) after() error {
 			continue // the kernel does not know it
 		}
 		mv.placeDir(n)
+		if mv.spared.stays(ino) && !n.gone && !listings[ino] {
+			continue // all that the kernel knows of it is true
+		}
 		if was, dir := mv.dirs[ino]; dir && !listings[ino] && !n.gone && !n.dead {
 			if now, err := b.attr(n); err == nil && now == was {
 				continue
@@ -350,6 +384,9 @@ func (mv *move) placeDir(n *node) {
 // what the layers up to the target cannot hold, the store need not be asked.
 func (mv *move) visible(n *node) (*inode, error) {
 	b := mv.b
+	if mv.spared.has(n.ino) {
+		return b.visibleInode(n.ino)
+	}
 	if old := n.rec; old != nil && old.origin == nil && !b.t.mixed && !b.anc.has(old.born) {
 		return nil, nil // it had not been made yet
 	}
@@ -377,7 +414,9 @@ func (mv *move) touch() error {
 		}
 	}
 	for _, ino := range mv.inos {
-		touch(b.find(ino))
+		if !mv.spared.stays(ino) {
+			touch(b.find(ino))
+		}
 	}
 	keys := mv.away
 	for i := range mv.names {
@@ -389,6 +428,9 @@ func (mv *move) touch() error {
 			continue
 		}
 		n, _, err := b.child(dn, k.Name)
+		if err == nil && mv.spared.stays(n.ino) {
+			continue
+		}
 		touch(n, err)
 	}
 	if err := o.commit(); err != nil {

@@ -185,7 +185,24 @@ func (o *op) copyUp(n *node) (*stagedRec, error) {
 		}
 		return nil, fmt.Errorf("copy up %q: %w", p, err)
 	}
-	rec := &inode{
+	rec, err := v.base.record(p, &st)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.copyXattrs(n.ino, rec, p); err != nil {
+		return nil, err
+	}
+	s := &stagedRec{n: n, rec: rec}
+	o.addRec(s)
+	if n == v.root {
+		return s, nil
+	}
+	return s, o.pin(n, s)
+}
+
+// record makes the record of the base object st at p as it is there.
+func (e era) record(p string, st *baseStat) (rec *inode, err error) {
+	rec = &inode{
 		mode: st.mode, nlink: st.nlink, uid: st.uid, gid: st.gid, rdev: st.rdev, size: st.size,
 		atime: st.atime, mtime: st.mtime, ctime: st.ctime, btime: st.btime,
 		origin: st.origin(p),
@@ -198,19 +215,11 @@ func (o *op) copyUp(n *node) (*stagedRec, error) {
 			rec.blocks = st.blocks
 		}
 	case unix.S_IFLNK:
-		if rec.target, err = v.base.readlink(p); err != nil {
+		if rec.target, err = e.readlink(p); err != nil {
 			return nil, fmt.Errorf("copy up link %q: %w", p, err)
 		}
 	}
-	if err := o.copyXattrs(n.ino, rec, p); err != nil {
-		return nil, err
-	}
-	s := &stagedRec{n: n, rec: rec}
-	o.addRec(s)
-	if n == v.root {
-		return s, nil
-	}
-	return s, o.pin(n, s)
+	return rec, nil
 }
 
 func (o *op) copyXattrs(ino Ino, rec *inode, p string) error {
@@ -373,14 +382,7 @@ func (o *op) unName(ino, dir Ino, name string) {
 
 // commit applies the operation.
 func (o *op) commit() error {
-	for _, s := range o.recs {
-		o.encode(s)
-	}
-	for _, s := range o.names {
-		if !s.gone {
-			o.batch.Put(kv.Name(uint64(s.dir.ino), s.name, uint64(s.rec.layer)), s.rec.encode())
-		}
-	}
+	o.encodeAll()
 	if o.batch.Len() > 0 {
 		if err := o.t.db.Apply(&o.batch); err != nil {
 			return o.failed(err)
@@ -413,6 +415,18 @@ func (o *op) commit() error {
 func (o *op) unreserve() {
 	for _, c := range []*inoCounter{&o.t.own, &o.t.sourced} {
 		c.limit = c.next
+	}
+}
+
+// encodeAll adds all that is staged to the batch.
+func (o *op) encodeAll() {
+	for _, s := range o.recs {
+		o.encode(s)
+	}
+	for _, s := range o.names {
+		if !s.gone {
+			o.batch.Put(kv.Name(uint64(s.dir.ino), s.name, uint64(s.rec.layer)), s.rec.encode())
+		}
 	}
 }
 

@@ -23,6 +23,9 @@ type Options struct {
 	// mount, so that the kernel's cache of it can be voided. If another object took
 	// its place, name is where, and is to be looked up again. It must not block.
 	Drifted func(i Ino, name *NameKey)
+	// Spare, if set, says which paths (relative to the root) stay as they are when a head moves; it says so of all below a
+	// directory of which it does. It does not change.
+	Spare func(path string, dir bool) bool
 }
 
 // Tree is one store's versioned tree.
@@ -33,6 +36,7 @@ type Tree struct {
 	log     *slog.Logger
 	now     func() time.Time
 	drifted func(Ino, *NameKey)
+	spare   func(path string, dir bool) bool // nil: nothing
 
 	// mu guards everything below, and all that hangs on it: views, nodes,
 	// directory states, pending bytes. No hashing and no pack or content I/O
@@ -86,7 +90,7 @@ type Tree struct {
 // Open loads the tree of a store. db, chunks and base stay the caller's to close.
 func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 	t := &Tree{
-		db: db, chunks: chunks, base: base, log: o.Logger, now: o.Now, drifted: o.Drifted,
+		db: db, chunks: chunks, base: base, log: o.Logger, now: o.Now, drifted: o.Drifted, spare: o.Spare,
 		layers:     map[Layer]*layerRec{},
 		doomed:     map[Layer]*layerRec{},
 		digested:   map[Layer]bool{},

@@ -23,6 +23,7 @@ type world struct {
 	host        *layers.Base
 	tree        *layers.Tree
 	branches    int
+	spare       func(path string, dir bool) bool // see layers.Options
 }
 
 // newWorld makes a store. A high one has a base none of whose inode numbers can be kept.
@@ -89,7 +90,7 @@ func (w *world) open() (err error) {
 	if w.host, err = layers.OpenBase(w.base); err != nil {
 		return fmt.Errorf("open base: %w", err)
 	}
-	if w.tree, err = layers.Open(w.db, w.chunks, w.host, layers.Options{}); err != nil {
+	if w.tree, err = layers.Open(w.db, w.chunks, w.host, layers.Options{Spare: w.spare}); err != nil {
 		return fmt.Errorf("open layers: %w", err)
 	}
 	return nil

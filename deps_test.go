@@ -39,7 +39,7 @@ var mayImport = map[string]string{
 	"control":         "",
 	"session":         "kv cas layers patch apply fs fs/transport journal memory memory/convo ledger budget control archive paths",
 	"bench":           "control session",
-	"cmd/rewindfs":    "bench control session memory memory/convo memory/valid ledger verify budget",
+	"cmd/rewindfs":    "bench control session memory memory/convo memory/valid ledger verify budget paths",
 	"archive":         "layers",
 	"internal/fstree": "",
 }

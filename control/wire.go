@@ -89,6 +89,15 @@ type Status struct {
 	BaseB64          string            `json:"base_b64,omitempty"`  // as path_b64, likewise below
 	MountpointB64    string            `json:"mountpoint_b64,omitempty"`
 	StoreB64         string            `json:"store_b64,omitempty"`
+	Paths            PathRules         `json:"paths"`
+}
+
+// PathRules are the rules of rewindfs.toml that the daemon goes by, in gitignore syntax. File is where they were read, "" for none.
+type PathRules struct {
+	File    string   `json:"file"`
+	FileB64 string   `json:"file_b64,omitempty"`
+	Keep    []string `json:"keep"`   // what rollback, undo and redo leave as it is
+	Ignore  []string `json:"ignore"` // what commit leaves out
 }
 
 // Cache counts what the daemon holds in memory.
@@ -214,6 +223,7 @@ type Rollback struct {
 	CheckpointID string            `json:"checkpoint_id"`
 	Layer        uint64            `json:"layer"` // the layer gone back to
 	ChangedPaths int64             `json:"changed_paths"`
+	KeptPaths    int64             `json:"kept_paths"` // that differ there and were left as they are, see PathRules
 	EngineUS     int64             `json:"engine_us"`
 	Busy         []Process         `json:"busy"`
 	Messages     []json.RawMessage `json:"messages"` // repaired; null when there is no conversation
@@ -306,7 +316,9 @@ type Change struct {
 	NewSize    *int64 `json:"new_size"`
 	OldPath    string `json:"old_path,omitempty"`
 	OldPathB64 string `json:"old_path_b64,omitempty"`
-	Content    bool   `json:"content"` // the content may differ, not only metadata
+	Content    bool   `json:"content"`           // the content may differ, not only metadata
+	Kept       bool   `json:"kept,omitempty"`    // a rollback leaves the path as it is, see PathRules
+	Ignored    bool   `json:"ignored,omitempty"` // a commit leaves it out
 }
 
 // DiffSummary closes a diff. From and To name the two states as resolved.

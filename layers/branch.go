@@ -11,9 +11,13 @@ import (
 type Branch struct {
 	View
 	name    string
-	changed int64         // paths changed in the open layer
-	dirty   bool          // the open layer holds at least one record
-	ops     uint64        // operations since Open that changed something
+	changed int64    // paths changed in the open layer
+	dirty   bool     // the open layer holds at least one record
+	ops     uint64   // operations since Open that changed something
+	spared  struct { // what came into the open layer by a movement, and not by a program
+		layer Layer
+		ops   uint64 // as of then
+	}
 	orphans map[Ino]Layer // inodes in use without a name, and the layer that took the last one
 }
 
@@ -180,6 +184,11 @@ func (t *Tree) changes(layers []Layer, each func(kind byte)) (map[Ino]struct{}, 
 		}
 	}
 	return inos, names, nil
+}
+
+// untouched reports whether no program has changed anything in the open layer. The caller holds t.mu.
+func (b *Branch) untouched() bool {
+	return !b.dirty || b.spared.layer == b.layer && b.spared.ops == b.ops
 }
 
 // Name is the branch's name.

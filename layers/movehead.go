@@ -50,8 +50,8 @@ func (b *Branch) moveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 		return Moved{}, nil, fmt.Errorf("move head to layer %d, which is built on generation %d of the base and the head on %d: %w", target, gen, b.base.gen, ErrGeneration)
 	}
 	at := t.now()
-	m := Moved{From: b.layer, Target: target, Open: t.nextLayer, At: at}
-	if !b.dirty && t.layers[b.layer].parent == target {
+	m := Moved{From: b.layer, Target: target, Open: t.nextLayer, At: at, Untouched: b.untouched()}
+	if m.Untouched && t.layers[b.layer].parent == target {
 		m.Open, m.Noop = b.layer, true
 		return m, nil, nil
 	}
@@ -86,6 +86,9 @@ func (b *Branch) moveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	t.layers[m.From] = sealed
 	b.moveTo(m.Open, target, anc)
 	mv.spared.follow(b)
+	if mv.spared != nil {
+		m.Spared = mv.spared.count
+	}
 	if err := mv.after(); err != nil {
 		return Moved{}, nil, fmt.Errorf("the head moved to layer %d, but what is in memory cannot follow: %w", target, err)
 	}

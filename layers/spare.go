@@ -430,6 +430,7 @@ func (kp *spared) follow(b *Branch) {
 		return
 	}
 	b.dirty, b.changed = true, kp.count
+	b.spared.layer, b.spared.ops = b.layer, b.ops
 	for _, ino := range kp.copied {
 		if l, ok := b.t.copied[ino]; !ok || b.layer < l {
 			b.t.copied[ino] = b.layer

@@ -142,7 +142,10 @@ type Moved struct {
 	// Both are in ascending order.
 	Renew []Ino
 	At    time.Time
-	Noop  bool // the head already was an empty layer on top of Target: nothing moved
+	// Untouched: no program changed anything in From, so it is as the layer below it, but for spared paths.
+	Untouched bool
+	Spared    int64 // paths that differ from the target because they are spared, see Options.Spare
+	Noop      bool  // the head already was an empty layer on top of Target: nothing moved
 }
 
 // Drift is a base object that is no longer what the layers were built on.

@@ -47,10 +47,10 @@ type rule struct {
 	not, dir bool
 }
 
-// Load reads the rules of a store over a base: those of the store if it has a file of them, else those
-// at the base's root, as the host has it. No file is no rules; a bad one is an error that says where.
-func Load(store, base string) (*Rules, error) {
-	for _, dir := range []string{store, base} {
+// Load reads the rules in the first of dirs that has a file of them: the store, then the base's root, as the host has it. No file is
+// no rules; a bad one is an error that says where.
+func Load(dirs ...string) (*Rules, error) {
+	for _, dir := range dirs {
 		file := filepath.Join(dir, FileName)
 		text, err := read(file)
 		if errors.Is(err, os.ErrNotExist) {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rewindfs/rewindfs/control"
 	"github.com/rewindfs/rewindfs/journal"
 	"github.com/rewindfs/rewindfs/layers"
@@ -26,6 +28,10 @@ func (s *Session) foresee(ctx context.Context, to journal.Target, g going) (*con
 	res.DryRun, res.Layer = true, to.Layer
 	s.nameTarget(res)
 	err := s.tree.Diff(s.branch.HeadLayer(), layers.Layer(to.Layer), func(c layers.Change) error {
+		if s.rules.Kept(c.Path, c.Type == unix.S_IFDIR) && (c.OldPath == "" || s.rules.Kept(c.OldPath, c.Type == unix.S_IFDIR)) {
+			res.KeptPaths++
+			return nil
+		}
 		res.ChangedPaths++
 		if len(res.Changes) < maxListed {
 			res.Changes = append(res.Changes, wireChange(&c))

@@ -24,7 +24,7 @@ func (s *Session) Status(context.Context, *control.None) (*control.Status, error
 		Requests: s.mount.Counters(), Drift: []control.Drift{},
 		CacheMode: s.o.CacheMode, StartedAt: s.record.StartedAt, Version: s.o.Version,
 		BaseB64: control.NameOf(s.o.Base).PathB64, MountpointB64: control.NameOf(s.o.Mountpoint).PathB64,
-		StoreB64: control.NameOf(s.o.Store).PathB64,
+		StoreB64: control.NameOf(s.o.Store).PathB64, Paths: s.wireRules(),
 	}
 	if s.alive() != nil {
 		st.State = StateStopping
@@ -159,7 +159,7 @@ func (s *Session) Diff(ctx context.Context, r *control.DiffRequest, out *control
 		}
 		sum.Total++
 		sum.Counts[string(c.Status)]++
-		return out.Emit(wireChange(&c))
+		return out.Emit(s.markedChange(&c))
 	})
 	if err != nil {
 		return nil, apiError(fmt.Errorf("compare %s with %s: %w", fromName, toName, err))

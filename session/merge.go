@@ -220,7 +220,7 @@ func (m *merging) describe(ctx context.Context, plan *layers.Merge) *control.Mer
 		EngineUS: time.Since(m.start).Microseconds(),
 	}
 	for i := range plan.Changes[:min(maxListed, len(plan.Changes))] {
-		res.Changes = append(res.Changes, wireChange(&plan.Changes[i]))
+		res.Changes = append(res.Changes, m.s.markedChange(&plan.Changes[i]))
 	}
 	for _, p := range plan.Merged[:min(maxListed, len(plan.Merged))] {
 		res.Merged = append(res.Merged, control.NameOf(p))

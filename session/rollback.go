@@ -261,8 +261,10 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 	moved, err := s.branch.MoveHead(m.target, m.touch, func(b *kv.Batch, mv layers.Moved) (err error) {
 		b.UseReserve() // going back must work on a full disk
 		o := s.opOf(m, mv)
-		if o.Untouched, err = s.untouched(mv.From); err != nil {
-			return err
+		if o.Untouched = mv.Untouched; !o.Untouched {
+			if o.Untouched, err = s.untouched(mv.From); err != nil {
+				return err
+			}
 		}
 		if o.Untouched = o.Untouched && !s.talkedOn(); o.Untouched {
 			o.Same = uint64(parent)
@@ -354,7 +356,7 @@ func (s *Session) auditMove(m move, moved layers.Moved, op uint64, res *control.
 	}
 	event.Op, event.Label, event.Layer, event.Checkpoint = op, m.label, uint64(m.target), res.CheckpointID
 	event.Details = map[string]any{
-		"asked": string(m.kind), "from": uint64(moved.From), "changed_paths": res.ChangedPaths, "trigger": m.trigger,
+		"asked": string(m.kind), "from": uint64(moved.From), "changed_paths": res.ChangedPaths, "kept_paths": res.KeptPaths, "trigger": m.trigger,
 		"reason": clip(m.reason, 2000), "messages": len(res.Messages), "repairs": len(res.Repairs),
 	}
 	s.audit(event)
@@ -415,11 +417,11 @@ func (s *Session) describeMove(ctx context.Context, m move, moved layers.Moved, 
 		return res
 	}
 	res.Dropped = dropped(before, s.line)
-	res.ChangedPaths = moved.Changed
+	res.ChangedPaths, res.KeptPaths = moved.Changed, moved.Spared
 	if moved.Changed <= exactPaths {
 		res.ChangedPaths = 0
 		count := func(layers.Change) error { res.ChangedPaths++; return nil }
-		if err := s.tree.Diff(moved.From, m.target, count); err != nil {
+		if err := s.tree.Diff(moved.From, moved.Open, count); err != nil {
 			s.log.Warn("count what the movement changed", "error", err)
 		}
 	}

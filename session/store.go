@@ -21,6 +21,7 @@ import (
 	"github.com/rewindfs/rewindfs/layers"
 	"github.com/rewindfs/rewindfs/ledger"
 	"github.com/rewindfs/rewindfs/memory"
+	"github.com/rewindfs/rewindfs/paths"
 )
 
 // store is what all branches of a store share, and the daemon that serves them.
@@ -29,6 +30,7 @@ type store struct {
 	db      *kv.DB
 	chunks  *cas.Store
 	base    *layers.Base
+	rules   *paths.Rules // as they were when the daemon started
 	tree    *layers.Tree
 	journal *journal.Journal
 	memory  *memory.Store
@@ -209,6 +211,9 @@ func (s *Session) openTree() error {
 		return err
 	}
 	var err error
+	if s.rules, err = paths.Load(s.o.Store, s.o.Base); err != nil {
+		return badPath("%v", err)
+	}
 	if s.base, err = layers.OpenBase(s.o.Base); err != nil {
 		return badPath("cannot open the base: %v", err)
 	}
@@ -220,7 +225,7 @@ func (s *Session) openTree() error {
 	}
 	// Chunks are on disk before records that name them.
 	s.db.SetBeforeFlush(s.chunks.Sync)
-	if s.tree, err = layers.Open(s.db, s.chunks, s.base, layers.Options{Logger: s.log, Now: s.o.Now, Drifted: s.noteDrift}); err != nil {
+	if s.tree, err = layers.Open(s.db, s.chunks, s.base, layers.Options{Logger: s.log, Now: s.o.Now, Drifted: s.noteDrift, Spare: s.spare()}); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
 	if s.branch, err = s.tree.Branch(s.o.Branch); err != nil {

@@ -149,6 +149,19 @@ func printNameStatus(w io.Writer, c *control.Change, null bool) error {
 
 // describeChange is a change for people: its path and how its size changed.
 func describeChange(c *control.Change) string {
+	mark := ""
+	switch {
+	case c.Kept && c.Ignored:
+		mark = "  [kept, ignored]"
+	case c.Kept:
+		mark = "  [kept]"
+	case c.Ignored:
+		mark = "  [ignored]"
+	}
+	return describeObject(c) + mark
+}
+
+func describeObject(c *control.Change) string {
 	path := showName(c.PathName)
 	if c.OldPath != "" {
 		path = showName(control.PathName{Path: c.OldPath, PathB64: c.OldPathB64}) + " -> " + path

@@ -137,6 +137,9 @@ func printMoved(w io.Writer, res *control.Rollback, filesOnly, messagesOnly bool
 	default:
 		fmt.Fprintf(w, "Back at '%s'. %s restored in %s.\n", res.Checkpoint, count(res.ChangedPaths, "path"), micros(res.EngineUS))
 	}
+	if res.KeptPaths > 0 && !messagesOnly {
+		fmt.Fprintf(w, "Kept as before, as rewindfs.toml says: %s.\n", count(res.KeptPaths, "path"))
+	}
 	printConversation(w, res, filesOnly)
 	printDropped(w, res, "left the line; each can still be reached by its id")
 	printBusy(w, res)
@@ -185,6 +188,9 @@ func printForeseen(w io.Writer, r control.RollbackRequest, res *control.Rollback
 		fmt.Fprintf(w, "… and %d more\n", res.ChangedPaths-int64(len(res.Changes)))
 	}
 	fmt.Fprintf(w, "Rollback to '%s' would change %s.\n", res.Checkpoint, count(res.ChangedPaths, "path"))
+	if res.KeptPaths > 0 {
+		fmt.Fprintf(w, "Kept as now, as rewindfs.toml says: %s.\n", count(res.KeptPaths, "path"))
+	}
 	printDropped(w, res, "would leave the line")
 	printBusy(w, res)
 	fmt.Fprintf(w, "Nothing was done. Do it with: rewindfs rollback %s\n", quoteArg(r.Ref))

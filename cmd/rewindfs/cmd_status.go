@@ -183,6 +183,22 @@ func (a *app) runStatus(ctx context.Context) error {
 	return a.result(st, func(w io.Writer) { printStatus(w, st) })
 }
 
+// describePatterns lists patterns of rewindfs.toml, if there are few.
+func describePatterns(all []string) string {
+	if len(all) == 0 {
+		return "nothing"
+	}
+	shown := make([]string, 0, maxShown)
+	for _, p := range all[:min(maxShown, len(all))] {
+		shown = append(shown, show(p))
+	}
+	out := strings.Join(shown, " ")
+	if n := len(all) - len(shown); n > 0 {
+		out += fmt.Sprintf(" and %d more", n)
+	}
+	return out
+}
+
 func printStatus(w io.Writer, st *control.Status) {
 	head := count(st.ChangedPaths, "path") + " changed"
 	if st.Head.ID != "" {
@@ -205,6 +221,9 @@ func printStatus(w io.Writer, st *control.Status) {
 		{"Store", fmt.Sprintf("%s in %s; gc would free about %s", size(st.StoreBytes), show(st.Store), size(st.ReclaimableBytes))},
 		{"Memory", fmt.Sprintf("%s; %d inodes, %s of writes in hand", size(int64(st.MemoryBytes)), st.Cache.Nodes, size(st.Cache.PendingBytes))},
 		{"Requests", topRequests(st.Requests)},
+	}
+	if r := st.Paths; r.File != "" {
+		rows = append(rows, []string{"Rules", fmt.Sprintf("%s: keeps %s; commits leave out %s", show(r.File), describePatterns(r.Keep), describePatterns(r.Ignore))})
 	}
 	if r := st.LastAutoRollback; r != nil {
 		rows = append(rows, []string{"Went back", describeAutoRollback(r)})

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rewindfs/rewindfs/paths"
 	"github.com/rewindfs/rewindfs/session"
 )
 
@@ -117,7 +118,7 @@ func (m *machine) examine(ctx context.Context) []finding {
 	out := []finding{m.checkDevice(), m.checkRight(), m.checkAllowOther()}
 	out = append(out, m.checkKernel()...)
 	out = append(out, m.checkStore()...)
-	return append(out, m.checkMounts(ctx)...)
+	return append(append(out, m.checkMounts(ctx)...), m.checkRules(ctx)...)
 }
 
 const dockerFlags = "docker run --device /dev/fuse --cap-add SYS_ADMIN --security-opt apparmor=unconfined …"
@@ -293,6 +294,29 @@ func (m *machine) checkStore() []finding {
 }
 
 // checkMounts names dead and orphaned mounts.
+// checkRules looks for files of rules that keep a session from being mounted again.
+func (m *machine) checkRules(ctx context.Context) []finding {
+	all, err := m.sessions(ctx)
+	if err != nil {
+		return nil // checkMounts says so
+	}
+	var out []finding
+	for i := range all {
+		l := &all[i]
+		if l.Store == "" || l.Fork {
+			continue
+		}
+		dirs := []string{l.Store}
+		if l.Mountpoint != l.Base { // else what is there may be the mount's
+			dirs = append(dirs, l.Base)
+		}
+		if _, err := paths.Load(dirs...); err != nil {
+			out = append(out, fail("rules", "", "%s cannot be mounted anew: %s", show(l.Name), show(err.Error())))
+		}
+	}
+	return out
+}
+
 func (m *machine) checkMounts(ctx context.Context) []finding {
 	const name = "mounts"
 	all, err := m.sessions(ctx)

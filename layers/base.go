@@ -460,3 +460,25 @@ func (b *Base) xattr(p, name string) ([]byte, error) {
 		}
 	}
 }
+
+// record makes the record of the base object st at p as it is there.
+func (e era) record(p string, st *baseStat) (rec *inode, err error) {
+	rec = &inode{
+		mode: st.mode, nlink: st.nlink, uid: st.uid, gid: st.gid, rdev: st.rdev, size: st.size,
+		atime: st.atime, mtime: st.mtime, ctime: st.ctime, btime: st.btime,
+		origin: st.origin(p),
+	}
+	switch st.mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		rec.limit = st.size
+		if st.blocks*512 < st.size {
+			rec.flags |= flagSparse
+			rec.blocks = st.blocks
+		}
+	case unix.S_IFLNK:
+		if rec.target, err = e.readlink(p); err != nil {
+			return nil, fmt.Errorf("copy up link %q: %w", p, err)
+		}
+	}
+	return rec, nil
+}

@@ -261,10 +261,8 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 	moved, err := s.branch.MoveHead(m.target, m.touch, func(b *kv.Batch, mv layers.Moved) (err error) {
 		b.UseReserve() // going back must work on a full disk
 		o := s.opOf(m, mv)
-		if o.Untouched = mv.Untouched; !o.Untouched {
-			if o.Untouched, err = s.untouched(mv.From); err != nil {
-				return err
-			}
+		if o.Untouched, err = s.untouched(mv); err != nil {
+			return err
 		}
 		if o.Untouched = o.Untouched && !s.talkedOn(); o.Untouched {
 			o.Same = uint64(parent)
@@ -365,10 +363,13 @@ func (s *Session) auditMove(m move, moved layers.Moved, op uint64, res *control.
 	}
 }
 
-// untouched reports whether nothing was changed in layer l. In the moment of a
+// untouched reports whether no program changed anything in the layer that a movement leaves. In the moment of a
 // movement the tree is locked, so nobody can change that.
-func (s *Session) untouched(l layers.Layer) (bool, error) {
-	none := true
+func (s *Session) untouched(mv layers.Moved) (bool, error) {
+	l, none := mv.From, true
+	if mv.Untouched {
+		return true, nil
+	}
 	err := s.db.Scan(kv.ChangePrefix(uint64(l)), nil, func(_, _ []byte) bool {
 		none = false
 		return false

@@ -7,8 +7,8 @@ import (
 	"github.com/rewindfs/rewindfs/layers"
 )
 
-// spare is the rule for paths that movements of the head leave alone, nil for none.
-func (st *store) spare() func(path string, dir bool) bool {
+// keepRule is the rule for paths that movements of the head leave alone, nil for none.
+func (st *store) keepRule() func(path string, dir bool) bool {
 	if !st.rules.Keeps() {
 		return nil
 	}

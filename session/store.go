@@ -225,7 +225,7 @@ func (s *Session) openTree() error {
 	}
 	// Chunks are on disk before records that name them.
 	s.db.SetBeforeFlush(s.chunks.Sync)
-	if s.tree, err = layers.Open(s.db, s.chunks, s.base, layers.Options{Logger: s.log, Now: s.o.Now, Drifted: s.noteDrift, Spare: s.spare()}); err != nil {
+	if s.tree, err = layers.Open(s.db, s.chunks, s.base, layers.Options{Logger: s.log, Now: s.o.Now, Drifted: s.noteDrift, Spare: s.keepRule()}); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
 	if s.branch, err = s.tree.Branch(s.o.Branch); err != nil {

@@ -35,6 +35,14 @@ func (a *app) newMount() *cobra.Command {
 A daemon in the background serves it; the command returns when the mount answers. What was written before,
 and all checkpoints, are there again.
 
+Rules about paths are read now, from rewindfs.toml in the store or else at the root of BASE:
+
+  [paths]
+  keep   = ["/.cache/", "*.log"]   # rollback, undo and redo leave these as they are
+  ignore = ["node_modules/"]       # commit leaves these out
+
+The patterns are those of .gitignore.
+
 ` + exitHelp,
 		Args: between(1, 2, "a directory and, if you like, a mount point"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runMount(cmd.Context(), o, args) },

@@ -47,7 +47,7 @@ func (b *Branch) Restore(target Layer, paths []string, dry bool, extra func(*kv.
 		if err != nil {
 			return Restored{}, fmt.Errorf("restore from layer %d: %w", target, err)
 		}
-		res := Restored{Moved: Moved{From: b.layer, Target: target, Open: t.nextLayer, At: t.now(), Changed: int64(len(r.changes))}, Changes: r.changes, Left: b.changed}
+		res := Restored{Moved: Moved{From: b.layer, Target: target, Open: t.nextLayer, At: t.now(), Changed: int64(len(r.changes)), Untouched: b.untouched()}, Changes: r.changes, Left: b.changed}
 		res.Noop = len(r.roots) == 0 && len(r.inPlace) == 0
 		var wait []*pending
 		switch {

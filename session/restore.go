@@ -81,7 +81,7 @@ func (s *Session) restorePaths(to journal.Target, paths []string, dry bool) (mad
 	s.layering.Lock()
 	defer s.layering.Unlock()
 	made, err = s.branch.Restore(layers.Layer(to.Layer), paths, dry, func(b *kv.Batch, m layers.Restored) error {
-		untouched, err := s.untouched(m.From)
+		untouched, err := s.untouched(m.Moved)
 		if err != nil {
 			return err
 		}

@@ -71,6 +71,8 @@ type mergeFind struct {
 	showing [3]map[*node]bool
 	several map[Ino][]NameKey       // names in the base of files that have several there
 	goes    func(*mergeObject) bool // whether a directory that theirs has not is removed; nil: any
+	pause   func() error            // lets others have the lock for a moment; nil: they must not
+	steps   int
 }
 
 func (f *mergeFind) run(m *Merge) error {
@@ -86,7 +88,29 @@ func (f *mergeFind) run(m *Merge) error {
 	if m.stale() {
 		return ErrNoLayer
 	}
+	if f.t.layers[m.Ours] != nil && !f.t.layers[m.Ours].sealed || !f.t.layers[m.Theirs].sealed {
+		return f.compareAll(inos, names) // a head may change under the view
+	}
+	f.pause = func() error { // of sealed layers: only a collection could do something to the views
+		f.t.mu.Unlock()
+		f.t.mu.Lock()
+		if m.stale() {
+			return ErrNoLayer
+		}
+		return nil
+	}
 	return f.compareAll(inos, names)
+}
+
+// pauseEvery is how many objects and names are looked at until others are let in.
+const pauseEvery = 64
+
+// step is called for each object and name that is looked at.
+func (f *mergeFind) step() error {
+	if f.steps++; f.pause == nil || f.steps%pauseEvery > 0 {
+		return nil
+	}
+	return f.pause()
 }
 
 func newMergeFind(t *Tree, v [3]*View) *mergeFind {
@@ -111,6 +135,9 @@ func (f *mergeFind) compareAll(inos map[Ino]struct{}, names map[NameKey]struct{}
 		if _, err := f.object(ino); err != nil {
 			return err
 		}
+		if err := f.step(); err != nil {
+			return err
+		}
 	}
 	for len(f.queue) > 0 {
 		x := f.queue[0]
@@ -124,6 +151,9 @@ func (f *mergeFind) compareAll(inos map[Ino]struct{}, names map[NameKey]struct{}
 	f.objects = slices.DeleteFunc(f.objects, func(x *mergeObject) bool { return x.same != nil || x.node == [3]*node{} })
 	for _, x := range f.objects {
 		if err := f.describe(x); err != nil {
+			return err
+		}
+		if err := f.step(); err != nil {
 			return err
 		}
 	}
@@ -238,6 +268,9 @@ func (f *mergeFind) look(x *mergeObject) error {
 	x.names = make(map[string]*mergeName, len(names))
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if err := f.name(x, name); err != nil {
+			return err
+		}
+		if err := f.step(); err != nil {
 			return err
 		}
 	}

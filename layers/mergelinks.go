@@ -1,6 +1,9 @@
 package layers
 
-import "slices"
+import (
+	"errors"
+	"slices"
+)
 
 // linked takes all names of base files that have several, and that some side changed or named, for changed ones: some may
 // never have been looked up, and no record has them. Only this, which is rare, costs a walk of the base.
@@ -23,7 +26,7 @@ func (f *mergeFind) linked(inos map[Ino]struct{}, names map[NameKey]struct{}) er
 	for _, v := range f.v {
 		for ino := range inos {
 			n, err := v.find(ino)
-			if err := see(v, n, err); err != nil {
+			if err := errors.Join(see(v, n, err), f.step()); err != nil {
 				return err
 			}
 		}
@@ -32,7 +35,7 @@ func (f *mergeFind) linked(inos map[Ino]struct{}, names map[NameKey]struct{}) er
 			if err == nil {
 				n, _, err = v.child(n, k.Name)
 			}
-			if err := see(v, n, err); err != nil {
+			if err := errors.Join(see(v, n, err), f.step()); err != nil {
 				return err
 			}
 		}

@@ -123,6 +123,18 @@ func (k *sparer) keptNames(names []change[NameKey]) (map[NameKey]struct{}, error
 func (k *sparer) keptInodes(inos []change[Ino]) (map[Ino]struct{}, error) {
 	out := map[Ino]struct{}{}
 	for _, c := range inos {
+		rec, err := k.v[atTheirs].visibleInode(c.key)
+		if err != nil {
+			return nil, err
+		}
+		if rec != nil && !rec.has(flagNames) {
+			if may, err := k.mayKeep(atTheirs, NameKey{rec.parent, rec.name}); err != nil || !may {
+				if err != nil {
+					return nil, err
+				}
+				continue
+			}
+		}
 		n, err := k.v[atTheirs].find(c.key)
 		is := false
 		if err == nil && !n.gone {
@@ -146,6 +158,12 @@ func (k *sparer) keptInodes(inos []change[Ino]) (map[Ino]struct{}, error) {
 // about reports whether a name is kept in the head or in the target.
 func (k *sparer) about(key NameKey) (bool, error) {
 	for _, side := range []int{atTheirs, atOurs} {
+		if may, err := k.mayKeep(side, key); err != nil || !may {
+			if err != nil {
+				return false, err
+			}
+			continue
+		}
 		dn, err := k.v[side].find(key.Dir)
 		var n *node
 		if err == nil && !dn.gone {
@@ -164,24 +182,42 @@ func (k *sparer) about(key NameKey) (bool, error) {
 	return false, nil
 }
 
+// pathOf returns the path of a directory on a side, nil where it is not there.
+func (k *sparer) pathOf(side int, dir Ino) (*string, error) {
+	p, known := k.paths[side][dir]
+	if known {
+		return p, nil
+	}
+	dn, err := k.v[side].find(dir)
+	if err == nil && !dn.gone && k.shows(side, dn) {
+		var at string
+		if at, err = k.v[side].pathOf(dn); err == nil {
+			p = &at
+		}
+	}
+	if notThere(err) != nil {
+		return nil, err
+	}
+	k.paths[side][dir] = p
+	return p, nil
+}
+
+// mayKeep reports whether a name is kept on a side if it leads to something of the right type: most names are told by
+// that alone, and nothing has to be looked up.
+func (k *sparer) mayKeep(side int, key NameKey) (bool, error) {
+	p, err := k.pathOf(side, key.Dir)
+	if err != nil || p == nil {
+		return false, err
+	}
+	at := join(*p, key.Name)
+	return k.keep(at, false) || k.keep(at, true), nil
+}
+
 // isKept reports whether a name that leads to n on a side is kept there.
 func (k *sparer) isKept(side int, key NameKey, n *node) (bool, error) {
-	p, known := k.paths[side][key.Dir]
-	if !known {
-		dn, err := k.v[side].find(key.Dir)
-		if err == nil && !dn.gone && k.shows(side, dn) {
-			var at string
-			if at, err = k.v[side].pathOf(dn); err == nil {
-				p = &at
-			}
-		}
-		if notThere(err) != nil {
-			return false, err
-		}
-		k.paths[side][key.Dir] = p
-	}
-	if p == nil {
-		return false, nil
+	p, err := k.pathOf(side, key.Dir)
+	if err != nil || p == nil {
+		return false, err
 	}
 	dir, err := k.v[side].isDir(n)
 	return err == nil && k.keep(join(*p, key.Name), dir), notThere(err)

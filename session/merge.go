@@ -90,6 +90,9 @@ func (m *merging) foresee(ctx context.Context) (*control.Merged, error) {
 		}
 	}
 	plan, err := m.s.branch.ForeseeMerge(m.from.branch.HeadLayer())
+	for try := 1; err != nil && try < mergeTries && !errors.Is(err, layers.ErrGeneration); try++ { // programs may be changing what is looked at
+		plan, err = m.s.branch.ForeseeMerge(m.from.branch.HeadLayer())
+	}
 	if err != nil {
 		return nil, m.refused(err)
 	}

@@ -93,3 +93,23 @@ test ! -e gone && test ! -e d && echo gone`)
 	}
 	w.unmount()
 }
+
+// Programs that write all the while delay a merge, and lose nothing by it.
+func TestMergeUnderWriters(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	w.rewind("fork", "--branch", "try").want(t, 0)
+	out := w.sh(`cd /; run=$(mktemp)
+(n=0; while test -e $run; do n=$((n+1)); echo $n >>$M/log; echo $n >$M/last; done; echo $n) >$run.n &
+for i in 1 2 3 4 5 6; do
+	echo $i >$M-try/f$i; echo $i >$M-try/same
+	` + asProgram + "=1 HOME=" + w.home + " " + w.bin + ` merge try -s proj >/dev/null
+	cat $M/f$i $M/same
+done
+rm $run; wait
+test "$(cat $M/log)" = "$(seq $(cat $run.n))" && test $(cat $M/last) = $(cat $run.n) && echo whole; rm $run.n`)
+	if want := "1\n1\n2\n2\n3\n3\n4\n4\n5\n5\n6\n6\nwhole\n"; out != want {
+		t.Errorf("printed %q", out)
+	}
+	w.unmount()
+}

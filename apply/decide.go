@@ -107,7 +107,14 @@ func (it *item) why() string {
 
 // held sees to it that what must not be brought is left, and says whether it is so.
 func (p *planner) held(it *item) bool {
-	if it.want == nil || p.undo != nil {
+	if p.undo != nil {
+		return false
+	}
+	if p.r.Ignored != nil && it.path != "" && p.r.Ignored(it.path, isDir(it.want) || it.want == nil && isDir(it.haveAttr())) {
+		it.verdict, it.reason = vSkipped, "rewindfs.toml says to ignore it"
+		return true
+	}
+	if it.want == nil {
 		return false
 	}
 	switch t := typeOf(it.want); {

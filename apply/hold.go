@@ -29,6 +29,7 @@ const DefaultHold = `# What commit does not bring unless it is told to: one patt
 .hg/hgrc
 .husky/**
 .envrc
+rewindfs.toml
 .env.vault
 .mise.toml
 mise.toml

@@ -28,11 +28,12 @@ const (
 type Request struct {
 	Layer      layers.Layer
 	Branch     string
-	Paths      func(path string) bool // nil: all
-	OnConflict OnConflict             // "": Abort
-	Hold       *Hold                  // what is held back; nil: nothing
-	Special    bool                   // also setuid, setgid, capabilities and devices
-	Whole      bool                   // the whole tree, not only what was changed: the target is not the base
+	Paths      func(path string) bool           // nil: all
+	OnConflict OnConflict                       // "": Abort
+	Hold       *Hold                            // what is held back; nil: nothing
+	Ignored    func(path string, dir bool) bool // what is left out, with all below it; nil: nothing
+	Special    bool                             // also setuid, setgid, capabilities and devices
+	Whole      bool                             // the whole tree, not only what was changed: the target is not the base
 }
 
 // planner makes a plan.

@@ -97,6 +97,9 @@ func (s *Session) planCommit(ctx context.Context, r *control.CommitRequest) (*ap
 			return nil, nil, err
 		}
 	}
+	if s.rules.Ignores() {
+		req.Ignored = s.rules.Ignored
+	}
 	if !r.ExecutableConfig {
 		if req.Hold, err = s.holdList(); err != nil {
 			return nil, nil, err

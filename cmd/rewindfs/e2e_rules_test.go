@@ -57,3 +57,18 @@ echo three >&3; test $ino = $(stat -c %i app.log); cat app.log cache/x cache/new
 	w.same("cat $M/app.log $M/cache/x", "one\none\n")
 	w.unmount()
 }
+
+func TestIgnoredPaths(t *testing.T) {
+	w := newWorld(t)
+	w.sh("cd $B; mkdir out; echo base >out/o; echo base >sub/s.tmp; printf \"[paths]\\nignore = ['/out/', '*.tmp']\\n\" >rewindfs.toml")
+	w.mount()
+	w.sh("cd $M; echo new >out/new; echo changed >out/o; echo x >x.tmp; echo new >f; rm -r sub")
+	w.rewind("commit", "--dry-run").want(t, 0, "x.tmp", "rewindfs.toml says to ignore it")
+	w.rewind("commit").want(t, 0)
+	w.same("cd $B; cat out/o f; ls out; test ! -e x.tmp; ls sub", "base\nnew\no\ns.tmp\n")
+	w.same("cd $M; cat out/o out/new x.tmp; test ! -e sub", "changed\nnew\nx\n")
+	w.sh("rm -r $M/out")
+	w.rewind("commit").want(t, 0)
+	w.same("cat $B/out/o", "base\n")
+	w.unmount()
+}

@@ -88,7 +88,7 @@ func (m *merging) foresee(ctx context.Context) (*control.Merged, error) {
 			return nil, apiError(err)
 		}
 	}
-	plan, err := m.s.branch.ForeseeMerge(m.from.branch.HeadLayer())
+	plan, err := m.s.branch.ForeseeMerge(ctx, m.from.branch.HeadLayer())
 	if err != nil {
 		return nil, m.refused(err)
 	}
@@ -153,7 +153,7 @@ func (m *merging) try(ctx context.Context, theirs layers.Layer, frozen bool) (*c
 	if _, err := m.seal(ctx, s, frozen); err != nil {
 		return nil, apiError(err)
 	}
-	plan, err := s.branch.PlanMerge(theirs)
+	plan, err := s.branch.PlanMerge(ctx, theirs)
 	if err != nil {
 		return nil, m.refused(err)
 	}

@@ -90,6 +90,10 @@ func (w *writer) write() error {
 		return err
 	}
 	differ := large || !bytes.Equal(a, b)
+	if gitsOwn(p.path()) {
+		w.ownNote(a, b, differ, large)
+		return nil
+	}
 	w.finerMode()
 	if p.a != nil && p.b != nil && p.old == p.new && !differ && p.a.gitMode() == p.b.gitMode() {
 		w.f.Note = true
@@ -148,6 +152,15 @@ func (w *writer) finerMode() {
 	}
 }
 
+// ownNote tells of a file of git's own, with the lines counted.
+func (w *writer) ownNote(a, b []byte, differ, large bool) {
+	if differ {
+		w.body(a, b, large)
+		w.out.Reset()
+	}
+	w.beyondGit()
+}
+
 // beyondGit tells of what git has no words for.
 func (w *writer) beyondGit() {
 	a, b := w.pair.a, w.pair.b
@@ -171,6 +184,10 @@ func (w *writer) noteMode(a, b *Object) {
 
 func kind(o *Object) string {
 	switch o.typ() {
+	case unix.S_IFREG:
+		return "file"
+	case unix.S_IFLNK:
+		return "symbolic link"
 	case unix.S_IFDIR:
 		return "directory"
 	case unix.S_IFIFO:

@@ -140,19 +140,9 @@ new mode 100644
 	}
 }
 
-// Two names that change places, a chain of renames, a file in place of a directory and the reverse, binary content: git agrees.
-func TestGitTakesIt(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("no git")
-	}
-	long := strings.Repeat("\x00\x01abc", 3000)
-	from := tree{"a": "A\n", "b": "B\n", "c1": "1\n", "c2": "2\n", "dir/f": "f\n", "file": "file\n", "bin": long, "two": "t\n", "p/x": "in p, goes\n", "p/y": "in p\n", "q/x": "in q\n"}
-	to := tree{"a": "B\n", "b": "A\n", "c2": "1\n", "c3": "2\n", "dir": "f is gone\n", "file/g": "g\n", "bin": long + "\x00", "newbin": "\x00", "t1": "t\n", "t2": "t\n", "p/x": "in q\n", "q/y": "in p\n"}
-	text := written(t, from, to, Options{Binary: true}, []Change{
-		{"R", "a", "b"}, {"R", "b", "a"}, {"R", "c2", "c1"}, {"R", "c3", "c2"}, {"D", "dir/f", ""}, {"T", "dir", ""}, {"T", "file", ""}, {"A", "file/g", ""},
-		{"M", "bin", ""}, {"A", "newbin", ""}, {"R", "t1", "two"}, {"R", "t2", "two"},
-		{"R", "p", "q"}, {"R", "q", "p"}, {"D", "p/x", ""},
-	}...)
+// applied is what git apply makes of a tree of files and a patch.
+func applied(t *testing.T, from tree, text string) tree {
+	t.Helper()
 	dir := t.TempDir()
 	for p, content := range from {
 		at := filepath.Join(dir, p)
@@ -174,8 +164,27 @@ func TestGitTakesIt(t *testing.T) {
 		got[strings.TrimPrefix(p, dir+"/")] = string(b)
 		return err
 	})
-	if err != nil || !maps.Equal(got, to) {
-		t.Errorf("git makes %q of it, %v", got, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// Two names that change places, a chain of renames, a file in place of a directory and the reverse, binary content: git agrees.
+func TestGitTakesIt(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("no git")
+	}
+	long := strings.Repeat("\x00\x01abc", 3000)
+	from := tree{"a": "A\n", "b": "B\n", "c1": "1\n", "c2": "2\n", "dir/f": "f\n", "file": "file\n", "bin": long, "two": "t\n", "p/x": "in p, goes\n", "p/y": "in p\n", "q/x": "in q\n"}
+	to := tree{"a": "B\n", "b": "A\n", "c2": "1\n", "c3": "2\n", "dir": "f is gone\n", "file/g": "g\n", "bin": long + "\x00", "newbin": "\x00", "t1": "t\n", "t2": "t\n", "p/x": "in q\n", "q/y": "in p\n"}
+	text := written(t, from, to, Options{Binary: true}, []Change{
+		{"R", "a", "b"}, {"R", "b", "a"}, {"R", "c2", "c1"}, {"R", "c3", "c2"}, {"D", "dir/f", ""}, {"T", "dir", ""}, {"T", "file", ""}, {"A", "file/g", ""},
+		{"M", "bin", ""}, {"A", "newbin", ""}, {"R", "t1", "two"}, {"R", "t2", "two"},
+		{"R", "p", "q"}, {"R", "q", "p"}, {"D", "p/x", ""},
+	}...)
+	if got := applied(t, from, text); !maps.Equal(got, to) {
+		t.Errorf("git makes %q of it", got)
 	}
 }
 

@@ -26,6 +26,19 @@ func (o *Object) typ() uint32 { return o.Mode & unix.S_IFMT }
 // inGit reports whether git has words for objects of this type.
 func (o *Object) inGit() bool { return o.typ() == unix.S_IFREG || o.typ() == unix.S_IFLNK }
 
+// gitsOwn reports whether path lies in a .git directory, or in what git takes for one. git apply refuses a whole patch that
+// touches such a path.
+func gitsOwn(path string) bool {
+	for name := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
+		name, _, _ = strings.Cut(name, ":")
+		name = strings.TrimRight(name, " .")
+		if strings.EqualFold(name, ".git") || strings.EqualFold(name, "git~1") {
+			return true
+		}
+	}
+	return false
+}
+
 // gitMode is the mode that git would record.
 func (o *Object) gitMode() uint32 {
 	switch {
@@ -174,7 +187,7 @@ func (p *planner) settle() ([]pair, error) {
 	for _, pr := range p.pairs {
 		switch {
 		case pr.old == "" || pr.new == "":
-		case pr.a.typ() != pr.b.typ():
+		case pr.a.typ() != pr.b.typ(), gitsOwn(pr.old) != gitsOwn(pr.new):
 			out = append(out, pair{old: pr.old, a: pr.a}, pair{new: pr.new, b: pr.b})
 			continue
 		case pr.old == pr.new:

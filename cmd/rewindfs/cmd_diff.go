@@ -28,7 +28,7 @@ func (a *app) newDiff() *cobra.Command {
 (default: the present state): A added, M modified, D deleted, R renamed, T of another type. Both may be checkpoints of any branch.
 
 --patch prints what git apply takes, in the root of a copy of FROM: text by lines, renames, modes as git knows them, symbolic links.
-Lines that begin with # say what git has no words for. Files that are binary, or larger than 4 MiB, are only said to differ; --binary
+Lines that begin with # say what git has no words for, and what changed in .git, which git apply would refuse. Files that are binary, or larger than 4 MiB, are only said to differ; --binary
 gives their bytes, up to 16 MiB.
 
 ` + exitHelp,

@@ -146,7 +146,7 @@ func (j *Journal) withID(ref string) []*Entry {
 // unknown says what there is instead.
 func (j *Journal) unknown(ref string, line Line) error {
 	if es := j.labelled(ref); len(es) > 0 {
-		return fmt.Errorf("%w %s in this line: a rollback dropped it, but it is kept; its id is %s", ErrUnknownRef, quoteLabel(ref), es[len(es)-1].ID)
+		return fmt.Errorf("%w %s in this line: it is of another branch, or a rollback dropped it; its id is %s", ErrUnknownRef, quoteLabel(ref), es[len(es)-1].ID)
 	}
 	var names []string
 	all := j.entries()

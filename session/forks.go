@@ -42,21 +42,25 @@ func (s *Session) branchNamed(name string) (*Session, error) {
 	if i := slices.IndexFunc(all, func(b *Session) bool { return b.o.Branch == name }); i >= 0 {
 		return all[i], nil
 	}
-	heads, err := s.tree.Heads()
-	if err != nil {
+	if has, err := s.hasBranch(name); err != nil {
 		return nil, apiError(err)
+	} else if has && !isStaged(name) {
+		return nil, unknownBranch("branch %q is not mounted: bring it back with: rewindfs branch mount %s", name, name)
+	}
+	return nil, s.noBranch(name)
+}
+
+// noBranch says which branches there are.
+func (s *Session) noBranch(name string) error {
+	lines, err := s.lines()
+	if err != nil {
+		return apiError(err)
 	}
 	var names []string
-	for _, h := range heads {
-		if isStaged(h.Branch) {
-			continue
-		}
-		if h.Branch == name {
-			return nil, unknownBranch("branch %q is not mounted: bring it back with: rewindfs branch mount %s", name, name)
-		}
-		names = append(names, h.Branch)
+	for _, b := range lines {
+		names = append(names, b.branch)
 	}
-	return nil, unknownBranch("there is no branch %q; there are: %s", name, strings.Join(names, ", "))
+	return unknownBranch("there is no branch %q; there are: %s", name, strings.Join(names, ", "))
 }
 
 func unknownBranch(format string, args ...any) error {
@@ -236,18 +240,43 @@ func (s *Session) sealPresent(ctx context.Context, purpose string) (journal.Targ
 	return journal.Target{Layer: made.entry.Layer, Entry: &made.entry}, nil
 }
 
-// resolveAnywhere is resolve that also knows the labels of other branches which are mounted, where they
-// mean one thing.
+// branchLine is the line of a branch, mounted or not.
+type branchLine struct {
+	branch string
+	has    func(layers.Layer) bool
+}
+
+// lines lists the lines of all branches.
+func (s *Session) lines() ([]branchLine, error) {
+	heads, err := s.tree.Heads()
+	if err != nil {
+		return nil, err
+	}
+	var out []branchLine
+	for _, h := range heads {
+		if !isStaged(h.Branch) {
+			out = append(out, branchLine{h.Branch, s.tree.Line(h.Layer)})
+		}
+	}
+	return out, nil
+}
+
+// resolveAnywhere is resolve that also knows the labels of other branches, where they mean one thing.
 func (s *Session) resolveAnywhere(ref string) (journal.Target, error) {
 	to, err := s.resolve(ref)
 	if control.CodeOf(err) != control.CodeUnknownCheckpoint {
 		return to, err
 	}
+	lines, lerr := s.lines()
+	if lerr != nil {
+		return to, apiError(lerr)
+	}
 	var found []journal.Target
 	var in []string
-	for _, b := range s.sessions() {
-		if t, berr := s.journal.Resolve(ref, b.line); b != s && berr == nil && s.tree.Has(layers.Layer(t.Layer)) {
-			in = append(in, b.o.Branch)
+	for _, b := range lines {
+		t, berr := s.journal.Resolve(ref, func(l uint64) bool { return b.has(layers.Layer(l)) })
+		if b.branch != s.o.Branch && berr == nil && s.tree.Has(layers.Layer(t.Layer)) {
+			in = append(in, b.branch)
 			if !slices.ContainsFunc(found, func(f journal.Target) bool { return f.Layer == t.Layer }) {
 				found = append(found, t)
 			}

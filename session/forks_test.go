@@ -239,6 +239,10 @@ func TestForksComeBack(t *testing.T) {
 	r.wantBranches(t, "main mounted, away unmounted, gone unmounted, stays mounted")
 	r.on("stays").want(t, "", "who", "stays")
 	r.wantNone(t, "who")
+	r.want(t, "in away", "who", "away") // a label of a branch that is not mounted
+	if l, err := r.Log(t.Context(), control.LogRequest{All: true}); err != nil || slices.ContainsFunc(l.Checkpoints, func(c control.Checkpoint) bool { return c.Dropped }) {
+		t.Errorf("no rollback has dropped anything: %+v, %v", l, err)
+	}
 	for b, x := range map[string]*rig{"stays": r.on("stays"), "main": r} {
 		p, err := x.Policy(t.Context())
 		if err != nil || (len(p.NoRollback) == 1) != (b == "stays") {

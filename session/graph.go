@@ -29,8 +29,14 @@ func (s *Session) graph(all bool, limit int) ([]control.GraphNode, error) {
 	if err != nil {
 		return nil, apiError(err)
 	}
-	lines := make([]func(layers.Layer) bool, 0, len(heads))
+	lines, err := s.lines()
+	if err != nil {
+		return nil, apiError(err)
+	}
 	for _, h := range heads {
+		if isStaged(h.Branch) {
+			continue
+		}
 		head := control.GraphHead{Branch: h.Branch}
 		if b, err := s.branchNamed(h.Branch); err == nil {
 			changed := b.branch.Changed()
@@ -38,7 +44,6 @@ func (s *Session) graph(all bool, limit int) ([]control.GraphNode, error) {
 		}
 		n := node(uint64(h.Layer))
 		n.Heads = append(n.Heads, head)
-		lines = append(lines, s.tree.Line(h.Layer))
 	}
 	s.addLeft(node)
 	out := make([]control.GraphNode, 0, len(nodes))
@@ -47,7 +52,7 @@ func (s *Session) graph(all bool, limit int) ([]control.GraphNode, error) {
 		if l != 0 {
 			n.Parent = s.below(l, nodes)
 		}
-		n.Dropped = !slices.ContainsFunc(lines, func(in func(layers.Layer) bool) bool { return in(layers.Layer(l)) })
+		n.Dropped = !inAny(lines, l)
 		if limit > 0 && len(out) == limit {
 			break
 		}

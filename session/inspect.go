@@ -80,6 +80,10 @@ func (s *Session) Log(_ context.Context, r *control.LogRequest) (*control.Log, e
 	if r.All {
 		line = nil
 	}
+	lines, err := s.lines()
+	if err != nil {
+		return nil, apiError(err)
+	}
 	for _, e := range s.journal.List(line) {
 		if e.Auto && !r.All {
 			continue
@@ -88,11 +92,10 @@ func (s *Session) Log(_ context.Context, r *control.LogRequest) (*control.Log, e
 			break
 		}
 		c := s.describeCheckpoint(&e)
-		c.Dropped = r.All && !s.line(e.Layer) && !s.inAnyLine(e.Layer)
+		c.Dropped = r.All && !inAny(lines, e.Layer)
 		out.Checkpoints = append(out.Checkpoints, c)
 	}
 	if r.Graph {
-		var err error
 		if out.Graph, err = s.graph(r.All, r.Limit); err != nil {
 			return nil, err
 		}
@@ -111,9 +114,9 @@ func (s *Session) Log(_ context.Context, r *control.LogRequest) (*control.Log, e
 	return out, nil
 }
 
-// inAnyLine reports whether a layer lies under the head of some branch that is mounted.
-func (s *Session) inAnyLine(l uint64) bool {
-	return slices.ContainsFunc(s.sessions(), func(b *Session) bool { return b.line(l) })
+// inAny reports whether a layer is in one of lines.
+func inAny(lines []branchLine, l uint64) bool {
+	return slices.ContainsFunc(lines, func(b branchLine) bool { return b.has(layers.Layer(l)) })
 }
 
 // requests counts the kernel's requests to all mounts, by opcode.

@@ -28,8 +28,7 @@ func (s *Session) Merge(ctx context.Context, r *control.MergeRequest) (*control.
 	if has, err := s.hasBranch(r.Branch); err != nil {
 		return nil, apiError(err)
 	} else if r.Branch == "" || !has {
-		_, err := s.branchNamed(r.Branch + " ") // which lists them
-		return nil, err
+		return nil, s.noBranch(r.Branch)
 	}
 	from, unlock, err := s.mergeFrom(r.Branch)
 	if err != nil {
@@ -105,7 +104,7 @@ func (m *merging) foresee(ctx context.Context) (*control.Merged, error) {
 // refused explains why two branches cannot be compared.
 func (m *merging) refused(err error) error {
 	if errors.Is(err, layers.ErrGeneration) {
-		return conflict("branches %s and %s stand on different states of the base: a commit came in between. Commit the one, make a new branch of the base, and do there what the other one did (its files: rewindfs diff base @head --branch %s)",
+		return conflict("branches %s and %s stand on different states of the base: a commit came in between. Commit the one, make a new branch of the base, and do there what the other one did (its files: rewindfs diff base --branch %s)",
 			m.s.o.Branch, m.from.o.Branch, m.from.o.Branch)
 	}
 	return apiError(err)

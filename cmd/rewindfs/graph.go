@@ -107,7 +107,9 @@ func describeNode(n *control.GraphNode) []string {
 	switch {
 	case n.Left != nil && n.Left.Kind == "restore":
 		out = append(out, fmt.Sprintf("before the restore from '%s'  %s", show(n.Left.Label), when(n.Left.At)))
-	case n.Left != nil && n.Left.Label != "":
+	case n.Left != nil && n.Left.Kind == "merge":
+		out = append(out, fmt.Sprintf("before the merge of branch '%s'  %s", show(n.Left.Label), when(n.Left.At)))
+	case n.Left != nil && n.Left.Kind == "rollback" && n.Left.Label != "":
 		out = append(out, fmt.Sprintf("left by the %s to '%s'  %s", n.Left.Kind, show(n.Left.Label), when(n.Left.At)))
 	case n.Left != nil:
 		out = append(out, fmt.Sprintf("left by the %s  %s", n.Left.Kind, when(n.Left.At)))

@@ -42,3 +42,16 @@ func TestGraph(t *testing.T) {
 		t.Errorf("\n%s\nwant\n%s", out.String(), want)
 	}
 }
+
+// What a movement left is said from where it stands: a merge and a restore go on above it, an undo went away from it.
+func TestGraphLeft(t *testing.T) {
+	at := time.Date(2001, 2, 3, 4, 5, 6, 0, time.Local)
+	for kind, want := range map[string]string{
+		"merge": "before the merge of branch 'x'", "restore": "before the restore from 'x'", "undo": "left by the undo", "redo": "left by the redo", "rollback": "left by the rollback to 'x'",
+	} {
+		got := describeNode(&control.GraphNode{Layer: 1, Left: &control.Left{Kind: kind, Label: "x", At: at}})
+		if got[0] != want+"  2001-02-03 04:05:06" {
+			t.Errorf("%s: %q", kind, got)
+		}
+	}
+}

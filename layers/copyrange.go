@@ -73,6 +73,9 @@ func (b *Branch) share(src Ino, soff int64, dst Ino, doff, n int64, kill bool) (
 	if n <= 0 {
 		return 0, nil
 	}
+	if doff > maxSize-n {
+		return 0, unix.EFBIG
+	}
 	l, err := b.plan(from, soff, soff+n, nil)
 	if err != nil {
 		return 0, err

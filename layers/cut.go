@@ -68,7 +68,7 @@ func (t *Tree) beginCut(p *pending) (c *cutting, before *pending, wait chan stru
 	for _, s := range p.segs {
 		c.segs[s], s.frozen = true, true
 	}
-	p.cutting, p.limit = c.done, 1<<62
+	p.cutting, p.limit = c.done, maxSize
 	return c, nil, nil, nil
 }
 

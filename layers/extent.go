@@ -2,6 +2,7 @@ package layers
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/rewindfs/rewindfs/cas"
 )
@@ -10,6 +11,9 @@ import (
 // explicit extent of its region, those of older layers included, so the newest
 // visible record alone is enough to read.
 const regionSize = 1 << 20
+
+// maxSize is the largest size that a file can get. Up to it, the ends of regions and slots are numbers.
+const maxSize = math.MaxInt64 / regionSize * regionSize
 
 // slotSize is the grid on which pending bytes are cut into chunks.
 const slotSize = cas.ChunkSize

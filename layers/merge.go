@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -86,18 +87,18 @@ const (
 
 // PlanMerge compares what is under the head, whose open layer does not count, with a sealed layer theirs of another
 // line of the same generation (else ErrGeneration). Work: the changes in both lines since they parted.
-// Close the plan when done.
-func (b *Branch) PlanMerge(theirs Layer) (*Merge, error) {
-	return b.planMerge(theirs, false)
+// When ctx ends, so does the comparing of contents. Close the plan when done.
+func (b *Branch) PlanMerge(ctx context.Context, theirs Layer) (*Merge, error) {
+	return b.planMerge(ctx, theirs, false)
 }
 
 // ForeseeMerge is PlanMerge of the head as it is, with a theirs that may be open, too. The result cannot be applied; if
 // programs change files meanwhile, it is of some moment of each file.
-func (b *Branch) ForeseeMerge(theirs Layer) (*Merge, error) {
-	return b.planMerge(theirs, true)
+func (b *Branch) ForeseeMerge(ctx context.Context, theirs Layer) (*Merge, error) {
+	return b.planMerge(ctx, theirs, true)
 }
 
-func (b *Branch) planMerge(theirs Layer, open bool) (*Merge, error) {
+func (b *Branch) planMerge(ctx context.Context, theirs Layer, open bool) (*Merge, error) {
 	t := b.t
 	t.mu.Lock()
 	m := &Merge{Ours: t.layers[b.layer].parent, Theirs: theirs}
@@ -120,14 +121,14 @@ func (b *Branch) planMerge(theirs Layer, open bool) (*Merge, error) {
 	if m.Noop() {
 		return m, nil
 	}
-	if err := m.plan(b); err != nil {
+	if err := m.plan(ctx, b); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("compare layers %d and %d, which parted at %d: %w", m.Ours, theirs, m.Base, err)
 	}
 	return m, nil
 }
 
-func (m *Merge) plan(b *Branch) (err error) {
+func (m *Merge) plan(ctx context.Context, b *Branch) (err error) {
 	for i, l := range []Layer{m.Base, m.Ours, m.Theirs} {
 		if m.views[i], err = b.At(l); err != nil {
 			return err
@@ -138,7 +139,7 @@ func (m *Merge) plan(b *Branch) (err error) {
 	if err := f.run(m); err != nil {
 		return err
 	}
-	d := &mergeDecide{mergeFind: f, m: m}
+	d := &mergeDecide{mergeFind: f, ctx: ctx, m: m}
 	return d.run()
 }
 

@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,7 +22,7 @@ func (s *store) merge(x *store) (*Merge, error) {
 	if !x.b.Clean() {
 		x.seal()
 	}
-	m, err := s.b.PlanMerge(x.b.Parent())
+	m, err := s.b.PlanMerge(context.Background(), x.b.Parent())
 	s.ok(err)
 	defer m.Close()
 	_, err = s.b.Merge(m, nil, nil)
@@ -311,11 +312,11 @@ func TestMergeRefused(t *testing.T) {
 	s := newStore(t, sampleBase(t))
 	x := s.fork("x")
 	x.write("new", "new")
-	if _, err := s.b.PlanMerge(x.b.HeadLayer()); !errors.Is(err, ErrNoLayer) {
+	if _, err := s.b.PlanMerge(context.Background(), x.b.HeadLayer()); !errors.Is(err, ErrNoLayer) {
 		t.Errorf("of an open layer: %v", err)
 	}
 	x.seal()
-	m, err := s.b.PlanMerge(x.b.Parent())
+	m, err := s.b.PlanMerge(context.Background(), x.b.Parent())
 	s.ok(err)
 	s.write("ours", "since")
 	if _, err := s.b.Merge(m, nil, nil); !errors.Is(err, ErrMoved) {
@@ -323,7 +324,7 @@ func TestMergeRefused(t *testing.T) {
 	}
 	m.Close()
 	s.seal()
-	m, err = s.b.PlanMerge(x.b.Parent())
+	m, err = s.b.PlanMerge(context.Background(), x.b.Parent())
 	s.ok(err)
 	defer m.Close()
 	before, stop := dump(t, &s.b.View), errors.New("stop")
@@ -336,7 +337,7 @@ func TestMergeRefused(t *testing.T) {
 	}
 	s.want("new", "new")
 	s.seal()
-	if again, err := s.b.PlanMerge(x.b.Parent()); err != nil || !again.Noop() {
+	if again, err := s.b.PlanMerge(context.Background(), x.b.Parent()); err != nil || !again.Noop() {
 		t.Errorf("once more: %+v, %v", again, err)
 	}
 	// What was merged stays for the next merge, whatever a collection gives up.

@@ -186,7 +186,9 @@ func (a *mergeApply) change(x *mergeObject, n *node) error {
 		}
 	case mergeText:
 		rec.mtime = a.now
-		a.putText(x, n, rec)
+		if err := a.putText(x, n, rec); err != nil {
+			return err
+		}
 	}
 	for name, val := range x.do.xattrs {
 		if val == nil {
@@ -384,16 +386,28 @@ func (a *mergeApply) takeContent(x *mergeObject, n *node, rec *inode) error {
 	return nil
 }
 
-// putText gives n merged content.
-func (a *mergeApply) putText(x *mergeObject, n *node, rec *inode) {
+// putText gives n merged content. Behind its end there may be regions of a time when it was larger, which are named one by
+// one: a file can have been of 8 EiB.
+func (a *mergeApply) putText(x *mergeObject, n *node, rec *inode) error {
+	had, err := a.b.regionsOf(n.ino, rec.regions)
+	if err != nil {
+		return err
+	}
 	st := a.texts[x]
 	a.batch.Append(&st.index)
 	size := int64(len(x.do.text))
-	rec.regions = max(rec.regions, uint64((size+regionSize-1)/regionSize))
-	for region := range rec.regions {
+	regions := uint64((size + regionSize - 1) / regionSize)
+	for region := range regions {
 		lo := int64(region) * regionSize
 		a.t.putRegion(&a.batch, n.ino, region, a.b.layer, slice(st.exts, lo, lo+regionSize))
 	}
+	for region, xs := range had {
+		if region >= regions && len(xs) > 0 {
+			a.t.putRegion(&a.batch, n.ino, region, a.b.layer, nil)
+		}
+	}
+	rec.regions = max(rec.regions, regions)
 	rec.size, rec.limit, rec.source, rec.blocks = size, 0, nil, 0
 	rec.flags &^= flagSparse
+	return nil
 }

@@ -3,6 +3,7 @@ package layers
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -39,6 +40,7 @@ const (
 // mergeDecide decides name by name and object by object, t.mu not held but for paths.
 type mergeDecide struct {
 	*mergeFind
+	ctx    context.Context
 	m      *Merge
 	merged []*mergeObject
 	told   map[string]bool // paths that are in conflict already
@@ -58,6 +60,9 @@ func (d *mergeDecide) run() error {
 		}
 	}
 	for _, x := range d.objects {
+		if err := d.ctx.Err(); err != nil {
+			return err
+		}
 		if err := d.object(x); err != nil {
 			return fmt.Errorf("merge %s: %w", d.show(x), err)
 		}
@@ -163,7 +168,7 @@ func (d *mergeDecide) object(x *mergeObject) error {
 func (d *mergeDecide) alikeAt(x *mergeObject, s, r int) (bool, error) {
 	pair := [2]int{s, r}
 	if x.alike[pair] == unsure {
-		same, err := sameBytes(d.v[s], x.node[s].ino, d.v[r], x.node[r].ino, x.attr[s].Size)
+		same, err := sameBytes(d.ctx, d.v[s], x.node[s].ino, d.v[r], x.node[r].ino, x.attr[s].Size)
 		if err != nil {
 			return false, err
 		}
@@ -272,7 +277,7 @@ func (d *mergeDecide) text(x *mergeObject) error {
 	}
 	res := merge3.Merge(texts[atBase], texts[atOurs], texts[atTheirs], merge3.Labels{})
 	if res.Conflicts > 0 {
-		return d.conflict(x, nil, ConflictContent, "changed on both sides, in %d places alike or beside each other", res.Conflicts)
+		return d.conflict(x, nil, ConflictContent, "changed on both sides, in the same lines or in lines beside each other (places: %d)", res.Conflicts)
 	}
 	x.do.content, x.do.text = mergeText, res.Text
 	d.merged = append(d.merged, x)

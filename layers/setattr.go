@@ -73,6 +73,9 @@ func (b *Branch) prepareSize(n *node, size int64) (*node, error) {
 	if size < 0 {
 		return nil, unix.EINVAL
 	}
+	if size > maxSize {
+		return nil, unix.EFBIG
+	}
 	ino := n.ino
 	err := b.settle(ino, func(p *pending) bool {
 		if p.layer != b.layer {
@@ -166,6 +169,9 @@ func (b *Branch) Fallocate(ino Ino, mode uint32, off, length int64, kill bool) e
 	}
 	if off < 0 || length <= 0 || off+length < 0 {
 		return unix.EINVAL
+	}
+	if off+length > maxSize {
+		return unix.EFBIG
 	}
 	if mode&punch == 0 {
 		if err := b.t.db.CheckSpace(length); err != nil {

@@ -2,7 +2,6 @@ package layers
 
 import (
 	"errors"
-	"math"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +16,7 @@ const directBytes = 32 << 10
 // Write puts p at off, growing the file if need be, and returns len(p). When it
 // returns, the bytes survive SIGKILL. ENOSPC, EFBIG, ESTALE, EINVAL.
 func (b *Branch) Write(ino Ino, p []byte, off int64, f WriteFlags) (int, error) {
-	if off < 0 || off > math.MaxInt64-int64(len(p)) {
+	if off < 0 || off > maxSize-int64(len(p)) {
 		return 0, unix.EFBIG
 	}
 	if len(p) == 0 {

@@ -88,9 +88,9 @@ func (m *merging) foresee(ctx context.Context) (*control.Merged, error) {
 			return nil, apiError(err)
 		}
 	}
-	plan, err := m.s.branch.ForeseeMerge(m.from.branch.HeadLayer())
-	for try := 1; err != nil && try < mergeTries && !errors.Is(err, layers.ErrGeneration); try++ { // programs may be changing what is looked at
-		plan, err = m.s.branch.ForeseeMerge(m.from.branch.HeadLayer())
+	plan, err := m.s.branch.ForeseeMerge(ctx, m.from.branch.HeadLayer())
+	for try := 1; err != nil && try < mergeTries && ctx.Err() == nil && !errors.Is(err, layers.ErrGeneration); try++ { // programs may be changing what is looked at
+		plan, err = m.s.branch.ForeseeMerge(ctx, m.from.branch.HeadLayer())
 	}
 	if err != nil {
 		return nil, m.refused(err)
@@ -156,7 +156,7 @@ func (m *merging) try(ctx context.Context, theirs layers.Layer, frozen bool) (*c
 	if _, err := m.seal(ctx, s, frozen); err != nil {
 		return nil, apiError(err)
 	}
-	plan, err := s.branch.PlanMerge(theirs)
+	plan, err := s.branch.PlanMerge(ctx, theirs)
 	if err != nil {
 		return nil, m.refused(err)
 	}

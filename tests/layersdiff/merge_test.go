@@ -140,7 +140,7 @@ func (m *mergers) merge(into int) {
 		defer done()
 	}
 	model.run()
-	plan, err := b.PlanMerge(from.Parent())
+	plan, err := b.PlanMerge(context.Background(), from.Parent())
 	m.must(err)
 	defer plan.Close()
 	if plan.Noop() {

@@ -101,6 +101,10 @@ func (g *gc) run(ctx context.Context) error {
 	}
 	event := g.s.event(ledger.KindGC)
 	event.Details = map[string]any{"dropped": len(g.out.Dropped), "layers": g.out.Layers, "freed_bytes": g.out.FreedBytes, "store_bytes": g.out.StoreBytes}
+	if g.out.TooLarge {
+		event.Details["max_size"], event.Details["too_large"] = g.r.MaxSize, true
+		g.s.log.Warn("the store cannot be made as small as asked for: all that is left is needed, or undo leads to it", "max_size", g.r.MaxSize, "store", g.out.StoreBytes)
+	}
 	g.s.audit(event)
 	g.s.log.Info("collected garbage", "dropped", len(g.out.Dropped), "layers", g.out.Layers, "freed", g.out.FreedBytes, "store", g.out.StoreBytes)
 	return nil

@@ -138,7 +138,7 @@ func (g *gc) round(ctx context.Context, pick func() ([]journal.Entry, error)) er
 	return err
 }
 
-// spoken lists the conversations that checkpoints have, and the states that undo leads to, or once did.
+// spoken lists the conversations that checkpoints have, those that are exported, and the states that undo leads to, or once did.
 func (s *Session) spoken() (refs []memory.Ref) {
 	s.layering.Lock()
 	defer s.layering.Unlock()
@@ -149,6 +149,11 @@ func (s *Session) spoken() (refs []memory.Ref) {
 	}
 	for _, e := range s.journal.List(nil) {
 		add(e.Conversation)
+	}
+	for p := range s.pinned {
+		for _, e := range *p {
+			add(e.Conversation)
+		}
 	}
 	for _, op := range s.journal.Ops(0) {
 		if op.Live != nil {

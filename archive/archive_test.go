@@ -348,14 +348,23 @@ func TestChunksComeOnceAndCountsAreTrue(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	file := written(t, allBase, small()...)
-	for _, l := range []Limits{{Bytes: 4}, {Objects: 1}} {
+	for _, l := range []Limits{{Bytes: 4}, {Bytes: 5}, {Objects: 1}} { // there are messages, too
 		if _, _, err := Check(bytes.NewReader(file), l); !errors.Is(err, ErrBad) {
 			t.Errorf("%+v: %v", l, err)
 		}
 	}
-	if _, _, err := Check(bytes.NewReader(file), Limits{Bytes: 5, Objects: 2}); err != nil {
+	if _, _, err := Check(bytes.NewReader(file), Limits{Bytes: 5 + talkBytes(), Objects: 2}); err != nil {
 		t.Error(err)
 	}
+}
+
+func talkBytes() (n int64) {
+	for _, rec := range small() {
+		if l, ok := rec.(Link); ok {
+			n += int64(len(l.Message))
+		}
+	}
+	return n
 }
 
 // bomb gives the records of an archive whose content is much, and nearly all the same.

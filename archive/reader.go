@@ -15,7 +15,7 @@ import (
 // Limits bound what an archive may make of a reader. 0 means no bound, but for the one on how much may come out of how little,
 // which always holds.
 type Limits struct {
-	Bytes   int64 // of content, each chunk counted once
+	Bytes   int64 // of content, each chunk counted once, and of messages
 	Objects int64 // files, directories and so on
 }
 
@@ -37,6 +37,7 @@ type Reader struct {
 	chunks  map[chunkKey]struct{}
 	order   order
 	have    Counts
+	talk    int64 // bytes of messages
 	out     int64 // bytes that came out of z
 	buf     []byte
 }
@@ -190,7 +191,12 @@ func (a *Reader) fresh(r Data) error {
 	a.chunks[k] = struct{}{}
 	a.have.Chunks++
 	a.have.Bytes += int64(len(r.Bytes))
-	if a.limits.Bytes > 0 && a.have.Bytes > a.limits.Bytes {
+	return a.room()
+}
+
+// room refuses more bytes than there is room for.
+func (a *Reader) room() error {
+	if a.limits.Bytes > 0 && a.have.Bytes+a.talk > a.limits.Bytes {
 		return bad("its content has more than the %d bytes that there is room for", a.limits.Bytes)
 	}
 	return nil
@@ -200,6 +206,10 @@ func (a *Reader) fresh(r Data) error {
 func (a *Reader) message(l link) (Record, error) {
 	if l.Size > maxMessage {
 		return nil, bad("a message of %d bytes is too large", l.Size)
+	}
+	a.talk += l.Size
+	if err := a.room(); err != nil {
+		return nil, err
 	}
 	var m []byte
 	for int64(len(m)) < l.Size {

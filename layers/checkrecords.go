@@ -321,6 +321,10 @@ func (c *checker) loseFile(ino Ino, l Layer) {
 	if err != nil || i < 0 {
 		return
 	}
+	if vs[i].regions > maxHoles { // a record for each would never end
+		c.batch.Put(kv.Inode(uint64(ino), uint64(l)), lostInode().encode())
+		return
+	}
 	for region := range vs[i].regions {
 		at := int64(region) * regionSize
 		c.batch.Put(kv.Extent(uint64(ino), region, uint64(l)), encodeExtents(region, []extent{lostExtent(at, regionSize)}))

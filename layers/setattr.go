@@ -159,7 +159,8 @@ func (o *op) trimPending(p *pending, size int64) {
 
 // Fallocate does as fallocate(2): mode 0 and KEEP_SIZE reserve nothing, because
 // space is taken when bytes are stored, but extend the size as asked; PUNCH_HOLE
-// (with KEEP_SIZE) and ZERO_RANGE make zeros. EOPNOTSUPP for other modes.
+// (with KEEP_SIZE) and ZERO_RANGE make zeros. EOPNOTSUPP for other modes, and for zeros over more
+// than maxHoles regions of a base file.
 func (b *Branch) Fallocate(ino Ino, mode uint32, off, length int64, kill bool) error {
 	const keep, punch, zero = unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_PUNCH_HOLE, unix.FALLOC_FL_ZERO_RANGE
 	switch mode {
@@ -213,6 +214,9 @@ func (b *Branch) Fallocate(ino Ino, mode uint32, off, length int64, kill bool) e
 	return o.commit()
 }
 
+// maxHoles bounds the regions over which one operation lays holes: each is a record, and the tree is locked meanwhile.
+const maxHoles = 64 << 10 // 64 GiB
+
 // zero makes [lo, hi) read as zeros: holes lie over what is there, the base's bytes
 // included. Base bytes up to their end are rather given up for good.
 func (o *op) zero(n *node, rec *inode, lo, hi int64) error {
@@ -237,6 +241,9 @@ func (o *op) zero(n *node, rec *inode, lo, hi int64) error {
 			return nil
 		}
 		return o.b.regions(n.ino, first, last, hole)
+	}
+	if last-first >= maxHoles { // the end of the range is among the base's bytes
+		return unix.EOPNOTSUPP
 	}
 	rec.regions = max(rec.regions, last+1)
 	for region := first; region <= last; region++ {

@@ -380,3 +380,57 @@ func TestImportKeepsLabelsApart(t *testing.T) {
 		t.Errorf("labels are %q, renamed %v", got, renamed)
 	}
 }
+
+// stalled is a reader of an export that takes nothing until then.
+type stalled struct {
+	got         bytes.Buffer
+	begun, then chan struct{}
+}
+
+func (w *stalled) Write(p []byte) (int, error) {
+	if w.got.Len() == 0 {
+		close(w.begun)
+		<-w.then
+	}
+	return w.got.Write(p)
+}
+
+// TestExportKeepsWhatItNeeds: a collection meanwhile drops checkpoints, and the export has them all the same.
+func TestExportKeepsWhatItNeeds(t *testing.T) {
+	o := options(t)
+	r := start(t, o)
+	for i := range 6 {
+		r.write(t, "f", randomText(uint64(i), 3<<20)) // far more than a socket holds
+		r.checkpoint(t, fmt.Sprint("c", i))
+	}
+	w := &stalled{begun: make(chan struct{}), then: make(chan struct{})}
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Export(t.Context(), control.ExportRequest{Ref: "c5", History: true}, w)
+		done <- err
+	}()
+	select {
+	case <-w.begun:
+	case err := <-done:
+		t.Fatalf("export: %v", err)
+	}
+	if g := r.gc(t, control.GCRequest{GCRules: control.GCRules{Keep: keep(1).Keep, ForgetUndo: true}}); len(g.Dropped) != 5 || g.Layers != 0 {
+		t.Errorf("the collection: %+v", g)
+	}
+	close(w.then)
+	if err := <-done; err != nil {
+		t.Fatalf("export: %v", err)
+	}
+	o2 := options(t)
+	o2.Base = o.Base
+	other := start(t, o2)
+	if im := other.bring(t, w.got.Bytes(), "im"); len(im.Checkpoints) != 6 {
+		t.Errorf("imported: %+v", im)
+	}
+	for i := range 6 {
+		other.on("im").want(t, fmt.Sprint("c", i), "f", randomText(uint64(i), 3<<20))
+	}
+	if g := r.gc(t, control.GCRequest{}); g.Layers != 5 {
+		t.Errorf("afterwards: %+v", g)
+	}
+}

@@ -41,11 +41,16 @@ func (s *Session) export(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	list, unpin, err := s.pin(to, x.History)
+	if err != nil {
+		return err
+	}
+	defer unpin()
 	w.Header().Set("Trailer", control.ExportTrailer+", "+control.ErrorTrailer)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	var out *control.Exported
 	if x.Format == control.FormatArchive {
-		out, err = s.exportArchive(r.Context(), w, &x, to)
+		out, err = s.exportArchive(r.Context(), w, &x, to, list)
 	} else {
 		out, err = s.exportTar(r.Context(), w, &x, to)
 	}
@@ -106,11 +111,8 @@ func (s *Session) exported(ctx context.Context, ref string) (journal.Target, err
 }
 
 func exportError(to journal.Target, err error) error {
-	switch {
-	case errors.Is(err, archive.ErrWhiteout):
+	if errors.Is(err, archive.ErrWhiteout) {
 		return badPath("%v", err)
-	case errors.Is(err, layers.ErrNoLayer):
-		return apiError(fmt.Errorf("%s was dropped while it was exported: %w", to.Name(), err))
 	}
 	return apiError(fmt.Errorf("export %s: %w", to.Name(), err))
 }
@@ -177,23 +179,38 @@ func compressor(w io.Writer, how string) (io.WriteCloser, error) {
 	return nopCloser{w}, nil
 }
 
-// toArchive lists the checkpoints that go into an archive of to, the oldest first.
-func (s *Session) toArchive(to *journal.Entry, history bool) []journal.Entry {
-	if !history {
-		return []journal.Entry{*to}
+// pin lists the checkpoints that an export of to needs, the oldest first, and keeps their layers and conversations from collections
+// until unpin is called, also when they are dropped meanwhile.
+func (s *Session) pin(to journal.Target, history bool) (list []journal.Entry, unpin func(), err error) {
+	s.layering.Lock()
+	defer s.layering.Unlock()
+	at := layers.Layer(to.Layer)
+	switch {
+	case at != layers.BaseLayer && !s.tree.Has(at):
+		return nil, nil, &control.Error{Code: control.CodeUnknownCheckpoint, Message: fmt.Sprintf("%s was dropped before it could be exported", to.Name())}
+	case to.Entry == nil: // nothing drops the base
+		return nil, func() {}, nil
+	case history:
+		below := s.tree.Line(at)
+		list = s.journal.List(func(l uint64) bool { return below(layers.Layer(l)) && s.tree.Has(layers.Layer(l)) })
+		list = slices.DeleteFunc(list, func(e journal.Entry) bool { return e.Layer == to.Layer && e.Seq > to.Entry.Seq })
+		slices.Reverse(list)
+	default:
+		list = []journal.Entry{*to.Entry}
 	}
-	below := s.tree.Line(layers.Layer(to.Layer))
-	all := s.journal.List(func(l uint64) bool { return below(layers.Layer(l)) && s.tree.Has(layers.Layer(l)) })
-	all = slices.DeleteFunc(all, func(e journal.Entry) bool { return e.Layer == to.Layer && e.Seq > to.Seq })
-	slices.Reverse(all)
-	return all
+	p := &list
+	s.pinned[p] = struct{}{}
+	return list, func() {
+		s.layering.Lock()
+		defer s.layering.Unlock()
+		delete(s.pinned, p)
+	}, nil
 }
 
-func (s *Session) exportArchive(ctx context.Context, w io.Writer, x *control.ExportRequest, to journal.Target) (*control.Exported, error) {
+func (s *Session) exportArchive(ctx context.Context, w io.Writer, x *control.ExportRequest, to journal.Target, list []journal.Entry) (*control.Exported, error) {
 	if to.Entry == nil {
 		return nil, badRequest("%s is no checkpoint, so there is nothing for an archive: use --format %s", to.Name(), control.FormatTar)
 	}
-	list := s.toArchive(to.Entry, x.History)
 	a, err := archive.NewWriter(w, archive.Header{
 		Made: s.o.Now().UTC(), Version: s.o.Version, Session: s.o.Name, Base: filepath.Base(s.o.Base), WithBase: x.WithBase, History: x.History,
 	})

@@ -101,6 +101,10 @@ func (g *gc) run(ctx context.Context) error {
 	}
 	event := g.s.event(ledger.KindGC)
 	event.Details = map[string]any{"dropped": len(g.out.Dropped), "layers": g.out.Layers, "freed_bytes": g.out.FreedBytes, "store_bytes": g.out.StoreBytes}
+	if g.out.TooLarge {
+		event.Details["max_size"], event.Details["too_large"] = g.r.MaxSize, true
+		g.s.log.Warn("the store cannot be made as small as asked for: all that is left is needed, or undo leads to it", "max_size", g.r.MaxSize, "store", g.out.StoreBytes)
+	}
 	g.s.audit(event)
 	g.s.log.Info("collected garbage", "dropped", len(g.out.Dropped), "layers", g.out.Layers, "freed", g.out.FreedBytes, "store", g.out.StoreBytes)
 	return nil
@@ -134,7 +138,7 @@ func (g *gc) round(ctx context.Context, pick func() ([]journal.Entry, error)) er
 	return err
 }
 
-// spoken lists the conversations that checkpoints have, and the states that undo leads to, or once did.
+// spoken lists the conversations that checkpoints have, those that are exported, and the states that undo leads to, or once did.
 func (s *Session) spoken() (refs []memory.Ref) {
 	s.layering.Lock()
 	defer s.layering.Unlock()
@@ -145,6 +149,11 @@ func (s *Session) spoken() (refs []memory.Ref) {
 	}
 	for _, e := range s.journal.List(nil) {
 		add(e.Conversation)
+	}
+	for p := range s.pinned {
+		for _, e := range *p {
+			add(e.Conversation)
+		}
 	}
 	for _, op := range s.journal.Ops(0) {
 		if op.Live != nil {

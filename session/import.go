@@ -177,13 +177,17 @@ func (s *Session) importFile(ctx context.Context, file *os.File, name, at string
 	return out, nil
 }
 
+// objectBytes is what an object without content takes in the store, at the least.
+const objectBytes = 256
+
 // importLimits are bounds on what an archive may hold: there must be room for it.
 func (s *Session) importLimits() (archive.Limits, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.o.Store, &st); err != nil {
 		return archive.Limits{}, fmt.Errorf("look at the room in %s: %w", s.o.Store, err)
 	}
-	return archive.Limits{Bytes: max(1, int64(st.Bavail)*st.Bsize)}, nil
+	room := max(1, int64(st.Bavail)*st.Bsize)
+	return archive.Limits{Bytes: room, Objects: max(1, room/objectBytes)}, nil
 }
 
 // stageBranch makes a branch that only the importer knows of, on the base as it is now.

@@ -52,7 +52,8 @@ type store struct {
 	// journal, from before that until the journal's index has it, so that numbers are given
 	// once; and by the one who gives layers up, from listing those that are needed on. Taken after heads.
 	layering sync.Mutex
-	staged   map[*layers.Branch]struct{} // being built by imports; guarded by layering
+	staged   map[*layers.Branch]struct{}   // being built by imports; guarded by layering
+	pinned   map[*[]journal.Entry]struct{} // being exported; guarded by layering
 
 	committing sync.Mutex    // held by the one who writes to the host; taken before all others
 	committed  atomic.Uint64 // the layer that is being written to the host, 0 for none
@@ -80,7 +81,7 @@ func newStore(log *slog.Logger) *store {
 	return &store{
 		log: log, done: make(chan struct{}), cut: make(chan struct{}, 1),
 		intake: semaphore.NewWeighted(control.MaxMessages),
-		staged: map[*layers.Branch]struct{}{},
+		staged: map[*layers.Branch]struct{}{}, pinned: map[*[]journal.Entry]struct{}{},
 	}
 }
 

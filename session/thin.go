@@ -99,6 +99,11 @@ func (s *Session) needed(without map[string]bool, noUndo bool) ([]layers.Layer, 
 			add(l)
 		}
 	}
+	for p := range s.pinned {
+		for _, e := range *p {
+			add(e.Layer)
+		}
+	}
 	for b := range s.staged {
 		keep = append(keep, b.Line()...)
 	}

@@ -75,7 +75,7 @@ func (a *app) runExport(ctx context.Context, r control.ExportRequest, file strin
 		return err
 	}
 	defer c.Close()
-	p := a.newProgress("exported", 0)
+	p := &counted{bar: a.newBar("export")}
 	out := exported{PathName: control.NameOf(file)}
 	get := func(w io.Writer) (err error) {
 		out.Exported, err = c.Export(ctx, r, io.MultiWriter(w, p))
@@ -86,7 +86,7 @@ func (a *app) runExport(ctx context.Context, r control.ExportRequest, file strin
 	} else {
 		err = writeOutStream(file, get)
 	}
-	p.done()
+	p.end()
 	if err != nil {
 		return err
 	}
@@ -185,10 +185,10 @@ func (a *app) runImport(ctx context.Context, file, branch, base, at string) erro
 	}
 	defer c.Close()
 	c.Branch = ""
-	p := a.newProgress("sent, of "+show(file), total)
+	p := &counted{bar: a.newBar("import: sending"), total: total, then: "import: checking and building"}
 	// Not the file itself: what has been read cannot be sent again.
 	im, err := c.Import(ctx, r, io.TeeReader(struct{ io.Reader }{from}, p))
-	p.done()
+	p.end()
 	if err = firstOf(ctx.Err(), err); err != nil {
 		return a.differing(err)
 	}

@@ -21,7 +21,8 @@ func (a *app) newPurge() *cobra.Command {
 		Short: "Remove what files have held, such as secrets, from every checkpoint and branch",
 		Long: `Remove what the files at PATH, relative to the mount, and below it have ever held, from every checkpoint and branch, and from the disk: no file of
 the store has a byte of it any more. The files stay, and are empty. It follows files, not names: one that was at PATH once is emptied wherever it was
-moved. It cannot be undone. First it lists what it found; without --yes it asks on a terminal, and elsewhere only lists.
+moved. It cannot be undone. First it lists what it found; without --yes it asks on a terminal, and elsewhere only lists. With --yes it also overwrites
+what deleted files have left in the store's files, and nothing names any more, whether or not it finds something at PATH.
 
 The session has to be unmounted. What the base has on the host stays: it was never written. Copies of the bytes in other files are
 listed, and stay until they are purged, too; conversations are not looked at. What an SSD keeps of blocks that were given back is out of reach.
@@ -50,10 +51,10 @@ func (a *app) runPurge(ctx context.Context, paths []string, yes bool) error {
 	}
 	var res *session.Purged
 	err = offline(l, func(s *session.Session) (err error) {
-		if res, err = s.Purge(paths, true); err != nil || len(res.Files) == 0 {
+		if res, err = s.Purge(paths, true); err != nil {
 			return err
 		}
-		ask := !yes && isTerminal(a.in) && !a.json
+		ask := !yes && isTerminal(a.in) && !a.json && len(res.Files) > 0
 		if ask {
 			printPurged(a.err, res)
 			fmt.Fprintf(a.err, "This cannot be undone. Type yes to go on: ")
@@ -81,8 +82,10 @@ func printPurged(w io.Writer, p *session.Purged) {
 		fmt.Fprintf(w, "Copy: %s in %s has some of the same bytes, and keeps them.\n", showName(f.PathName), shownList(f.Checkpoints))
 	}
 	switch {
+	case len(p.Files) == 0 && p.DryRun:
+		fmt.Fprintln(w, "The store has nothing of it in any checkpoint or branch. What was deleted before may still lie in free places of the store's files: overwrite these with --yes.")
 	case len(p.Files) == 0:
-		fmt.Fprintln(w, "The store has nothing of it.")
+		fmt.Fprintf(w, "No checkpoint and no branch has anything of it. The free places of the store's files were overwritten; it takes %s.\n", size(p.StoreBytes))
 	case p.DryRun:
 		fmt.Fprintf(w, "Would empty what is at %s, everywhere and for good. Do it with --yes.\n", count(int64(len(p.Files)), "path"))
 	default:

@@ -72,3 +72,25 @@ func TestPurgeMainJob(t *testing.T) {
 	w.rewind("ledger", "--event", "purge").want(t, 0, ".env")
 	w.unmount()
 }
+
+// TestPurgeOverwritesWhatWasDeleted: what no name leads to any more is still in the store's files.
+func TestPurgeOverwritesWhatWasDeleted(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	store := w.rewind("status", "--json").data(t)["store"].(string)
+	w.sh(`(echo TOP-SECRET-SMALL >$M/.env; seq 99999; echo TOP-SECRET-BIG) >$M/big; sync; rm $M/.env $M/big`)
+	w.unmount()
+	secrets := []string{"TOP-SECRET-SMALL", "TOP-SECRET-BIG"}
+	if len(storeHas(t, store, secrets...)) == 0 {
+		t.Fatal("the test finds nothing before there was a purge")
+	}
+	w.rewind("purge", "-s", "proj", ".env", "big").want(t, 0, "nothing of it", "--yes")
+	if len(storeHas(t, store, secrets...)) == 0 {
+		t.Fatal("it was purged without --yes")
+	}
+	w.rewind("purge", "-s", "proj", ".env", "big", "--yes").want(t, 0, "No checkpoint", "overwritten")
+	if found := storeHas(t, store, secrets...); len(found) > 0 {
+		t.Fatalf("after the purge: %s", strings.Join(found, ", "))
+	}
+	w.rewind("fsck", "-s", "proj").want(t, 0, "clean")
+}

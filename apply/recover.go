@@ -75,11 +75,7 @@ func (a *Applier) abandon(host *dir, j *journal) error {
 // forget drops the records of a commit that is not on the host, and then its journal with what b has.
 func (a *Applier) forget(j *journal, b *kv.Batch) error {
 	w := &writer{db: a.db, hook: a.hook}
-	err := w.dropPrefix(kv.PlacedPrefix(j.Key), func(k []byte) bool {
-		_, _, n, ok := kv.ParsePlaced(k)
-		return ok && n == j.N
-	})
-	if err != nil {
+	if err := w.dropPlaced(j.Key, j.N); err != nil {
 		return err
 	}
 	return a.close(j, b)
@@ -209,7 +205,11 @@ func (a *Applier) settle(at *cursor, j *journal) error {
 			return err
 		}
 	}
-	return w.flushAt(1)
+	if err := w.flushAt(1); err != nil || j.Undo == 0 {
+		return err
+	}
+	// Also what the undone commit noted where there was nothing to put back.
+	return w.dropPlaced(j.Key, j.Undo)
 }
 
 // settle brings r in line with what the host says of the object, if it still is what was put there.
@@ -263,7 +263,6 @@ func (a *Applier) uncover(w *writer, j *journal, path string, r *placed) error {
 		}
 	}
 	w.b.Delete(kv.Placed(j.Key, path, r.n))
-	w.b.Delete(kv.Placed(j.Key, path, j.Undo))
 	if before == nil {
 		before = &placed{putBack: true, gen: r.gen, branch: r.branch, layer: r.layer, want: r.want}
 	}

@@ -17,6 +17,10 @@ func (a *Applier) Recover(end End) (*Record, error) {
 		return nil, err
 	}
 	host, err := a.target(j)
+	if j.Target != "" && notThere(err) { // with the directory all went that could be finished
+		a.log.Warn("the target of a commit that was cut off is gone", "target", j.Target)
+		return nil, a.forget(j, nil)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("a commit to %s was not finished: %w", j.Target, err)
 	}

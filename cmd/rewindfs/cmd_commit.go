@@ -147,6 +147,8 @@ func printCommit(w io.Writer, res *commitResult, dry bool) {
 	where := show(res.Target)
 	switch {
 	case res.Conflict():
+	case res.Noop && len(res.Left) > 0:
+		fmt.Fprintf(w, "Nothing else to do: %s has the rest.\n", where)
 	case res.Noop:
 		fmt.Fprintf(w, "Nothing to do: %s has it all.\n", where)
 	case dry:

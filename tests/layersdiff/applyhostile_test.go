@@ -320,3 +320,32 @@ func TestApplyElsewhere(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// Holes stay holes, whatever size they have.
+func TestApplyHoles(t *testing.T) {
+	top := fstree.FastTemp(t)
+	base := filepath.Join(top, "base")
+	s := newApplied(failer{t}, filepath.Join(top, "s"), base)
+	defer s.close()
+	for _, o := range []fsops.Op{
+		{Kind: fsops.Write, Path: "sparse", Off: 300 << 10, Len: 7, Seed: 1},
+		{Kind: fsops.Create, Path: "new", Mode: 0o644, Len: 10, Seed: 1},
+		{Kind: fsops.Truncate, Path: "new", Len: 1 << 40},
+		{Kind: fsops.Write, Path: "new", Off: 1 << 39, Len: 10, Seed: 1},
+	} {
+		s.change(o)
+	}
+	c := s.plan(apply.Request{})
+	defer c.Close()
+	s.must(c.Do(context.Background(), nil, nil))
+	for p, size := range map[string]int64{"sparse": 0, "new": 1 << 40} {
+		var st unix.Stat_t
+		s.must(unix.Lstat(filepath.Join(base, p), &st))
+		if size > 0 && st.Size != size || st.Blocks*512 > st.Size/2 || st.Blocks*512 > 1<<20 {
+			t.Errorf("%s has %d blocks for %d bytes", p, st.Blocks, st.Size)
+		}
+	}
+	if c := s.plan(apply.Request{}); !c.Noop() {
+		t.Errorf("a second commit would do: %+v", c.Changes)
+	}
+}

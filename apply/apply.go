@@ -108,9 +108,15 @@ func (a *Applier) PlanDir(ctx context.Context, path string, r Request, rec Recor
 	}
 	r.Whole = true
 	c := a.commit(ctx, fd, r, rec)
-	c.p.target = path
+	st, err := c.host.stat(".")
+	if err == nil { // what earlier commits noted is about this directory, not about another one of that name
+		c.p.target = fmt.Sprintf("%s//%d-%d.%d", path, st.Ino, st.Btime.Sec, st.Btime.Nsec)
+	}
 	c.Record.Target, c.Record.N = path, uint64(a.now().UnixNano())
-	return c.planned(a.openWant(c))
+	if err == nil {
+		err = a.openWant(c)
+	}
+	return c.planned(err)
 }
 
 // ErrNoCommit is returned when there is no commit that can be undone.

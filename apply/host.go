@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -220,8 +221,14 @@ func (d *dir) rename(from string, to *dir, name string, flags uint) error {
 	return retry(func() error { return unix.Renameat2(d.fd, from, to.fd, name, flags) })
 }
 
+// removers is how many objects are removed at a time: where a file system gives blocks back at once, each takes a while.
+const removers = 8
+
 // remove removes name in d with all that is below it, but nothing of other mounts.
-func (d *dir) remove(name string) error {
+func (d *dir) remove(name string) error { return d.removeWith(name, make(chan struct{}, removers)) }
+
+// removeWith is remove with helpers, as many as free has room for.
+func (d *dir) removeWith(name string, free chan struct{}) error {
 	if err := d.at("remove", name); err != nil {
 		return err
 	}
@@ -238,38 +245,42 @@ func (d *dir) remove(name string) error {
 	}
 	sub := &dir{fd, d.hook}
 	defer sub.close()
-	names, err := sub.names("")
+	err = sub.emptyOut(free)
 	if errors.Is(err, unix.EACCES) { // a directory of ours that forbids it to us
 		if err = d.chmod(name, 0o700); err == nil {
-			names, err = sub.names("")
+			err = sub.emptyOut(free)
 		}
 	}
+	if err == nil {
+		err = d.at("rmdir", name)
+	}
 	if err != nil {
-		return err
-	}
-	if err := sub.emptyOut(d, name, names); err != nil {
-		return err
-	}
-	if err := d.at("rmdir", name); err != nil {
 		return err
 	}
 	return retry(func() error { return unix.Unlinkat(d.fd, name, unix.AT_REMOVEDIR) })
 }
 
-// emptyOut removes names in d, which is name in up.
-func (d *dir) emptyOut(up *dir, name string, names []string) error {
-	for _, n := range names {
-		err := d.remove(n)
-		if errors.Is(err, unix.EACCES) {
-			if err = up.chmod(name, 0o700); err == nil {
-				err = d.remove(n)
-			}
-		}
-		if err != nil {
-			return err
+// emptyOut removes all that is in d.
+func (d *dir) emptyOut(free chan struct{}) error {
+	names, err := d.names("")
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, n := range names {
+		select {
+		case free <- struct{}{}:
+			wg.Go(func() {
+				errs[i] = d.removeWith(n, free)
+				<-free
+			})
+		default:
+			errs[i] = d.removeWith(n, free)
 		}
 	}
-	return nil
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // chmod sets the permissions of name in d, never those of what a symbolic link leads to.

@@ -200,7 +200,15 @@ func applyBatch(db *kv.DB, hook func(call, name string) error, b *kv.Batch) erro
 	return err
 }
 
-// dropPrefix deletes all records whose keys begin with prefix and of which keep says no.
+// dropPlaced deletes what commit n noted below a target.
+func (w *writer) dropPlaced(target string, n uint64) error {
+	return w.dropPrefix(kv.PlacedPrefix(target), func(k []byte) bool {
+		_, _, at, ok := kv.ParsePlaced(k)
+		return ok && at == n
+	})
+}
+
+// dropPrefix deletes all records whose keys begin with prefix and of which gone says so.
 func (w *writer) dropPrefix(prefix []byte, gone func(k []byte) bool) error {
 	for from := prefix; from != nil; {
 		var keys [][]byte

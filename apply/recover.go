@@ -17,6 +17,10 @@ func (a *Applier) Recover(end End) (*Record, error) {
 		return nil, err
 	}
 	host, err := a.target(j)
+	if j.Target != "" && notThere(err) { // with the directory all went that could be finished
+		a.log.Warn("the target of a commit that was cut off is gone", "target", j.Target)
+		return nil, a.forget(j, nil)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("a commit to %s was not finished: %w", j.Target, err)
 	}
@@ -75,11 +79,7 @@ func (a *Applier) abandon(host *dir, j *journal) error {
 // forget drops the records of a commit that is not on the host, and then its journal with what b has.
 func (a *Applier) forget(j *journal, b *kv.Batch) error {
 	w := &writer{db: a.db, hook: a.hook}
-	err := w.dropPrefix(kv.PlacedPrefix(j.Key), func(k []byte) bool {
-		_, _, n, ok := kv.ParsePlaced(k)
-		return ok && n == j.N
-	})
-	if err != nil {
+	if err := w.dropPlaced(j.Key, j.N); err != nil {
 		return err
 	}
 	return a.close(j, b)
@@ -209,7 +209,11 @@ func (a *Applier) settle(at *cursor, j *journal) error {
 			return err
 		}
 	}
-	return w.flushAt(1)
+	if err := w.flushAt(1); err != nil || j.Undo == 0 {
+		return err
+	}
+	// Also what the undone commit noted where there was nothing to put back.
+	return w.dropPlaced(j.Key, j.Undo)
 }
 
 // settle brings r in line with what the host says of the object, if it still is what was put there.
@@ -263,7 +267,6 @@ func (a *Applier) uncover(w *writer, j *journal, path string, r *placed) error {
 		}
 	}
 	w.b.Delete(kv.Placed(j.Key, path, r.n))
-	w.b.Delete(kv.Placed(j.Key, path, j.Undo))
 	if before == nil {
 		before = &placed{putBack: true, gen: r.gen, branch: r.branch, layer: r.layer, want: r.want}
 	}

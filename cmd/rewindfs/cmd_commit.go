@@ -14,12 +14,12 @@ import (
 
 func (a *app) newCommit() *cobra.Command {
 	r := control.CommitRequest{}
-	to := ""
+	to, choose := "", false
 	cmd := &cobra.Command{
 		Use:   "commit [REF] [-- PATH...]",
 		Short: "Write a checkpoint to the base on the host, or take that back",
 		Long: `Bring what checkpoint REF (default: the present state) has changed to the base: all of it or, if the machine dies in
-between, at the next mount either all or nothing. With PATHs, only what is there and below. With --to DIR, the whole tree to another directory.
+between, at the next mount either all or nothing. With PATHs, only what is there and below; --interactive asks for each. With --to DIR, the whole tree to another directory.
 
 Where the host is no longer what the mount was built on, that is a conflict: nothing is written, and the exit code is 6. --on-conflict ours
 lets the checkpoint win, theirs leaves what the host has there and brings the rest. Files of others in a directory that goes are never removed.
@@ -55,7 +55,10 @@ showing what they showed. commit --undo puts back what the host had before the l
 				}
 				r.To, r.ToB64 = at.Path, at.PathB64
 			}
-			return a.runCommit(cmd.Context(), r)
+			if choose && (r.Undo || len(r.Paths) > 0 || a.json) {
+				return usagef("--interactive asks what to bring: leave --undo, --json and paths out")
+			}
+			return a.runCommit(cmd.Context(), r, choose)
 		},
 	}
 	f := cmd.Flags()
@@ -64,6 +67,7 @@ showing what they showed. commit --undo puts back what the host had before the l
 	f.StringVar(&r.OnConflict, "on-conflict", "abort", "abort, ours (the checkpoint wins) or theirs (the host keeps what it has)")
 	f.BoolVar(&r.ExecutableConfig, "include-executable-config", false, "also bring what may run by itself on the host")
 	f.BoolVar(&r.Special, "allow-special", false, "also bring setuid and setgid bits, capabilities and devices")
+	f.BoolVarP(&choose, "interactive", "i", false, "ask for each path")
 	f.BoolVar(&r.Undo, "undo", false, "put back what the host had before the last commit")
 	return cmd
 }
@@ -76,13 +80,18 @@ type commitResult struct {
 	*control.Committed
 }
 
-func (a *app) runCommit(ctx context.Context, r control.CommitRequest) error {
+func (a *app) runCommit(ctx context.Context, r control.CommitRequest, choose bool) error {
 	r.List = r.DryRun || a.json
 	c, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	if choose {
+		if err := a.chooseCommit(ctx, c, &r); err != nil {
+			return err
+		}
+	}
 	res := commitResult{Changes: []control.CommitChange{}, Conflicts: []control.CommitChange{}, Left: []control.CommitChange{}}
 	show := newProgressLine(a)
 	res.Committed, err = c.Commit(ctx, r, func(ch control.CommitChange) error {
@@ -138,6 +147,8 @@ func printCommit(w io.Writer, res *commitResult, dry bool) {
 	where := show(res.Target)
 	switch {
 	case res.Conflict():
+	case res.Noop && len(res.Left) > 0:
+		fmt.Fprintf(w, "Nothing else to do: %s has the rest.\n", where)
 	case res.Noop:
 		fmt.Fprintf(w, "Nothing to do: %s has it all.\n", where)
 	case dry:

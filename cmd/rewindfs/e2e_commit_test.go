@@ -115,3 +115,19 @@ func TestCommitUnprivileged(t *testing.T) {
 	w.same("cat $B/a.txt $B/sub/b.txt", "z\nz\n")
 	w.unmount()
 }
+
+func TestCommitInteractive(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	w.sh("mkdir $M/q; echo 1 >$M/q/1; echo 2 >$M/q/2; echo 3 >$M/zz; rm -r $M/sub")
+	w.finish([]string{"commit", "-i"}, stdin("n\nq\n")).want(t, exitFailure, "nothing was written")
+	w.finish([]string{"commit", "-i"}, stdin("d\n")).want(t, exitFailure, "nothing was chosen")
+	w.finish([]string{"commit", "-i"}, stdin("y\n")).want(t, exitFailure, "the answers ended")
+	w.rewind("commit", "-i", "--undo").want(t, exitUsage)
+	w.same("ls $B; cat $B/sub/b.txt", "a.txt\nsub\nbase b\n")
+	w.finish([]string{"commit", "-i"}, stdin("l\nn\nwhat\ny\ny\nn\n")).want(t, 0, "Wrote 6 paths") // q/2, and sub with all in it
+	w.same("cd $B; find . | sort", ".\n./a.txt\n./q\n./q/2\n")
+	w.rewind("commit").want(t, 0, "Wrote 2 paths")
+	w.same("ls $B $B/q | xargs", w.base+": a.txt q zz "+w.base+"/q: 1 2\n")
+	w.unmount()
+}

@@ -198,4 +198,33 @@ func (s *applied) exact(want, got *fstree.Tree, wantName, gotName string) {
 	}
 }
 
-var _ fsops.Op
+// TestApplyFound has what seeds have found, as short as it could be made.
+func TestApplyFound(t *testing.T) {
+	commit, undo := twin.Step{Ctl: twin.Commit, Pick: 1}, twin.Step{Ctl: twin.Collect}
+	op := func(o fsops.Op) twin.Step { return twin.Step{Op: o} }
+	for name, steps := range map[string][]twin.Step{
+		"what an undone commit noted of a link's other names counted on": {
+			op(fsops.Op{Kind: fsops.Write, Path: "src/pkg/f3", Off: 8192, Len: 100, Seed: 883}), commit,
+			op(fsops.Op{Kind: fsops.Link, Path: "src/hl3", Path2: "modes/big"}), commit, undo, undo, commit,
+		},
+		"a link of an object that is on the host moved its ctime before it was kept": {
+			op(fsops.Op{Kind: fsops.Link, Path: "d/e/a", Path2: "n1"}), commit, undo,
+		},
+		"names of a changed object that nobody had looked at": {
+			op(fsops.Op{Kind: fsops.Append, Path: "src/hl3", Len: 7, Seed: 902}),
+			op(fsops.Op{Kind: fsops.Replace, Path: "src/hl3", Path2: "modes/sgid", Len: 131072, Mode: 0o600, Seed: 325}), commit, undo,
+		},
+		"the times of the root were kept after the stage had moved them": {
+			op(fsops.Op{Kind: fsops.Unlink, Path: "fifo"}), commit, undo,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			top := fstree.FastTemp(t)
+			s := newApplied(failer{t}, filepath.Join(top, "s"), filepath.Join(top, "base"))
+			defer s.close()
+			for _, step := range steps {
+				s.step(step)
+			}
+		})
+	}
+}

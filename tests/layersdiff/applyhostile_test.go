@@ -2,11 +2,13 @@ package layersdiff
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -209,5 +211,141 @@ func TestApplyOwner(t *testing.T) {
 	defer c.Close()
 	if len(c.Changes) != 1 || c.Changes[0].Path != "d/new" {
 		t.Errorf("with the setuid bit: %+v", c.Changes)
+	}
+}
+
+// Whoever ends a commit while it gets ready finds the host as it was; so does one for whom the disk is too small.
+func TestApplyCutShort(t *testing.T) {
+	top := fstree.FastTemp(t)
+	base := filepath.Join(top, "base")
+	s := newApplied(failer{t}, filepath.Join(top, "s"), base)
+	defer s.close()
+	before := s.scan()
+	s.change(fsops.Op{Kind: fsops.RemoveAll, Path: "d"})
+	s.change(fsops.Op{Kind: fsops.Append, Path: "b", Len: 10, Seed: 1})
+	s.change(fsops.Op{Kind: fsops.Create, Path: "new", Mode: 0o644, Len: 10, Seed: 1})
+	c := s.plan(apply.Request{})
+	defer c.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	err := c.Do(ctx, func(what string, _, _ int64) { cancel() }, nil)
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("a commit that was interrupted: %v", err)
+	}
+	same := func() {
+		t.Helper()
+		for _, d := range fstree.Diff(before, s.scan(), fstree.Fields{Nlink: true, Mtime: true, Ino: true}, "before", "after") {
+			t.Error(d)
+		}
+	}
+	same()
+	a := s.applier()
+	a.StopAt(func(call, name string) error {
+		if call == "make" && name != "" {
+			return unix.ENOSPC
+		}
+		return nil
+	})
+	full, err := s.planWith(a)
+	s.must(err)
+	defer full.Close()
+	if err := full.Do(context.Background(), nil, nil); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("a commit without room: %v", err)
+	}
+	same()
+	last := s.plan(apply.Request{})
+	defer last.Close()
+	s.must(last.Do(context.Background(), nil, nil))
+	if s.scan().Entries["new"] == nil {
+		t.Error("the commit after all brought nothing")
+	}
+}
+
+func (s *applied) planWith(a *apply.Applier) (*apply.Commit, error) {
+	sealed, err := s.target.b.Seal(nil)
+	s.must(err)
+	return a.PlanBase(context.Background(), apply.Request{Layer: sealed.Layer, Branch: "main"}, apply.Record{})
+}
+
+// A commit to another directory that was cut off is no obstacle when that directory is gone.
+func TestApplyElsewhere(t *testing.T) {
+	top := fstree.FastTemp(t)
+	s := newApplied(failer{t}, filepath.Join(top, "s"), filepath.Join(top, "base"))
+	defer s.close()
+	to := filepath.Join(top, "to")
+	plan := func(a *apply.Applier) *apply.Commit {
+		s.must(os.MkdirAll(to, 0o755))
+		sealed, err := s.target.b.Seal(nil)
+		s.must(err)
+		c, err := a.PlanDir(context.Background(), to, apply.Request{Layer: sealed.Layer, Branch: "main", Special: true}, apply.Record{})
+		s.must(err)
+		return c
+	}
+	for calls := range 40 {
+		a := s.applier()
+		var left atomic.Int64
+		left.Store(int64(calls * 5))
+		a.StopAt(func(string, string) error {
+			if left.Add(-1) < 0 {
+				return errKilled
+			}
+			return nil
+		})
+		c := plan(a)
+		err := c.Do(context.Background(), nil, nil)
+		c.Close()
+		if calls%2 == 0 {
+			s.must(os.RemoveAll(to))
+		}
+		_, rerr := s.applier().Recover(nil)
+		s.must(rerr)
+		if err == nil {
+			break
+		}
+	}
+	s.change(fsops.Op{Kind: fsops.RemoveAll, Path: "d"})
+	for i := range 2 {
+		c := plan(s.applier())
+		if c.Conflicts() || c.Noop() != (i == 1) {
+			t.Fatalf("commit %d: %+v, left %+v", i, c.Changes, c.Left)
+		}
+		s.must(c.Do(context.Background(), nil, nil))
+		c.Close()
+	}
+	got, err := fstree.Scan(to)
+	s.must(err)
+	want := treeOf(&s.target.b.View)
+	delete(want.Entries, ".")
+	delete(got.Entries, ".")
+	for _, d := range fstree.Diff(want, got, fstree.Fields{Mtime: true}, "tree", "directory") {
+		t.Error(d)
+	}
+}
+
+// Holes stay holes, whatever size they have.
+func TestApplyHoles(t *testing.T) {
+	top := fstree.FastTemp(t)
+	base := filepath.Join(top, "base")
+	s := newApplied(failer{t}, filepath.Join(top, "s"), base)
+	defer s.close()
+	for _, o := range []fsops.Op{
+		{Kind: fsops.Write, Path: "sparse", Off: 300 << 10, Len: 7, Seed: 1},
+		{Kind: fsops.Create, Path: "new", Mode: 0o644, Len: 10, Seed: 1},
+		{Kind: fsops.Truncate, Path: "new", Len: 1 << 40},
+		{Kind: fsops.Write, Path: "new", Off: 1 << 39, Len: 10, Seed: 1},
+	} {
+		s.change(o)
+	}
+	c := s.plan(apply.Request{})
+	defer c.Close()
+	s.must(c.Do(context.Background(), nil, nil))
+	for p, size := range map[string]int64{"sparse": 0, "new": 1 << 40} {
+		var st unix.Stat_t
+		s.must(unix.Lstat(filepath.Join(base, p), &st))
+		if size > 0 && st.Size != size || st.Blocks*512 > st.Size/2 || st.Blocks*512 > 1<<20 {
+			t.Errorf("%s has %d blocks for %d bytes", p, st.Blocks, st.Size)
+		}
+	}
+	if c := s.plan(apply.Request{}); !c.Noop() {
+		t.Errorf("a second commit would do: %+v", c.Changes)
 	}
 }

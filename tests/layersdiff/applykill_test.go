@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rewindfs/rewindfs/apply"
@@ -66,9 +67,10 @@ func (s *applied) kill(pick int, undo bool) {
 	if undo {
 		want = s.befores[len(s.befores)-1]
 	}
-	left := pick % 70
+	var left atomic.Int64 // calls until the end
+	left.Store(int64(pick % 70))
 	stop := func(string, string) error {
-		if left--; left < 0 {
+		if left.Add(-1) < 0 {
 			return errKilled
 		}
 		return nil
@@ -88,7 +90,8 @@ func (s *applied) kill(pick int, undo bool) {
 	}
 	s.oldOrNew(before, want)
 	s.must(s.w.reopen())
-	for left = pick % 11; ; left = 1000 { // a start that is killed, too, and another one
+	for n := pick % 11; ; n = 1000 { // a start that is killed, too, and another one
+		left.Store(int64(n))
 		a := s.applier()
 		a.StopAt(stop)
 		_, rerr := a.Recover(nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rewindfs/rewindfs/control"
@@ -184,13 +185,7 @@ func (g *gc) dropped(gone []journal.Entry, bytes map[layers.Layer]int64) {
 // layers that nobody needs then. Preconditions: s.thinning is held.
 func (s *Session) dropAndCollect(ctx context.Context, pick func() ([]journal.Entry, error), o layers.CollectOptions) ([]journal.Entry, layers.CollectStats, error) {
 	s.layering.Lock()
-	locked := true
-	unlock := func() {
-		if locked {
-			locked = false
-			s.layering.Unlock()
-		}
-	}
+	unlock := sync.OnceFunc(s.layering.Unlock)
 	defer unlock()
 	o.Marked = unlock
 	gone, err := pick()

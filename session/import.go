@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -249,13 +250,7 @@ func (s *Session) sweepDropped(ctx context.Context) {
 	s.thinning.Lock()
 	defer s.thinning.Unlock()
 	s.layering.Lock()
-	locked := true
-	unlock := func() {
-		if locked {
-			locked = false
-			s.layering.Unlock()
-		}
-	}
+	unlock := sync.OnceFunc(s.layering.Unlock)
 	defer unlock()
 	keep, err := s.needed(nil, false)
 	if err == nil {

@@ -140,34 +140,52 @@ func wireOp(op *journal.Op) control.Op {
 
 // Diff sends what differs between two states.
 func (s *Session) Diff(ctx context.Context, r *control.DiffRequest, out *control.Stream[control.Change]) (*control.DiffSummary, error) {
-	from, fromName, err := s.diffFrom(r.From)
+	d, err := s.comparison(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	to, toName, err := s.diffTo(ctx, r.To)
-	if err != nil {
-		return nil, err
-	}
-	keep, err := pathFilter(r.Paths)
-	if err != nil {
-		return nil, err
-	}
-	sum := &control.DiffSummary{From: fromName, To: toName, Counts: map[string]int{}}
-	err = s.tree.Diff(from, to, func(c layers.Change) error {
+	sum := &control.DiffSummary{From: d.fromName, To: d.toName, Counts: map[string]int{}}
+	err = s.tree.Diff(d.from, d.to, func(c layers.Change) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if !keep(c.Path) && (c.OldPath == "" || !keep(c.OldPath)) {
+		if !d.keep(c.Path, c.OldPath) {
 			return nil
 		}
 		sum.Total++
 		sum.Counts[string(c.Status)]++
 		return out.Emit(s.markedChange(&c))
 	})
-	if err != nil {
-		return nil, apiError(fmt.Errorf("compare %s with %s: %w", fromName, toName, err))
+	return sum, d.failed(err)
+}
+
+// comparison is what a DiffRequest asks for.
+type comparison struct {
+	from, to         layers.Layer
+	fromName, toName string
+	below            func(path string) bool
+}
+
+func (s *Session) comparison(ctx context.Context, r *control.DiffRequest) (d comparison, err error) {
+	if d.from, d.fromName, err = s.diffFrom(r.From); err != nil {
+		return d, err
 	}
-	return sum, nil
+	if d.to, d.toName, err = s.diffTo(ctx, r.To); err != nil {
+		return d, err
+	}
+	d.below, err = pathFilter(r.Paths)
+	return d, err
+}
+
+// keep reports whether a change is asked for. old is the path before a rename, "" if it was none.
+func (d *comparison) keep(path, old string) bool { return d.below(path) || old != "" && d.below(old) }
+
+// failed is the error of a comparison that ended with err.
+func (d *comparison) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return apiError(fmt.Errorf("compare %s with %s: %w", d.fromName, d.toName, err))
 }
 
 // diffFrom resolves the older side when not said: the latest checkpoint or what was committed to the base since, or the base.

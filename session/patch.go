@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/rewindfs/rewindfs/control"
 	"github.com/rewindfs/rewindfs/layers"
@@ -11,30 +10,16 @@ import (
 
 // Patch sends what differs between two states as a patch.
 func (s *Session) Patch(ctx context.Context, r *control.PatchRequest, out *control.Stream[control.FilePatch]) (*control.DiffSummary, error) {
-	from, fromName, err := s.diffFrom(r.From)
+	d, err := s.comparison(ctx, &r.DiffRequest)
 	if err != nil {
 		return nil, err
 	}
-	to, toName, err := s.diffTo(ctx, r.To)
-	if err != nil {
-		return nil, err
-	}
-	keep, err := pathFilter(r.Paths)
-	if err != nil {
-		return nil, err
-	}
-	sum := &control.DiffSummary{From: fromName, To: toName, Counts: map[string]int{}}
-	err = s.patch(ctx, from, to, patch.Options{
-		Binary: r.Binary,
-		Keep:   func(path, old string) bool { return keep(path) || old != "" && keep(old) },
-	}, func(f *patch.File) error {
+	sum := &control.DiffSummary{From: d.fromName, To: d.toName, Counts: map[string]int{}}
+	err = s.patch(ctx, d.from, d.to, patch.Options{Binary: r.Binary, Keep: d.keep}, func(f *patch.File) error {
 		sum.Total++
 		return out.Emit(wirePatch(f, r.Stat))
 	})
-	if err != nil {
-		return nil, apiError(fmt.Errorf("compare %s with %s: %w", fromName, toName, err))
-	}
-	return sum, nil
+	return sum, d.failed(err)
 }
 
 // patch makes the patch between two layers and gives each entry to fn.

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/rewindfs/rewindfs/journal"
 	"github.com/rewindfs/rewindfs/kv"
@@ -26,14 +27,10 @@ func (s *Session) dropCheckpoints(ctx context.Context, choose func() []journal.E
 		return nil, nil
 	}
 	s.layering.Lock() // no other branch makes a layer either
-	locked := true
-	unlock := func() {
-		if locked {
-			locked = false
-			s.layering.Unlock()
-			s.heads.Unlock()
-		}
-	}
+	unlock := sync.OnceFunc(func() {
+		s.layering.Unlock()
+		s.heads.Unlock()
+	})
 	defer unlock()
 	// First they are no checkpoints any more, then their layers are given up: a crash in
 	// between leaves layers that nobody can name, for the next collection.

@@ -210,6 +210,10 @@ func printStatus(w io.Writer, st *control.Status) {
 	if st.Undo > 0 || st.Redo > 0 {
 		back = fmt.Sprintf("undo %d, redo %d", st.Undo, st.Redo)
 	}
+	free := "nothing"
+	if st.ReclaimableBytes > 0 {
+		free = "about " + size(st.ReclaimableBytes)
+	}
 	rows := [][]string{
 		{"Session", fmt.Sprintf("%s (%s, generation %d, pid %d, since %s)", show(st.Session), st.State, st.Generation, st.PID, when(st.StartedAt))},
 		{"Base", show(st.Base)},
@@ -218,7 +222,7 @@ func printStatus(w io.Writer, st *control.Status) {
 		{"Head", head},
 		{"Checkpoints", fmt.Sprintf("%d; %s", st.Checkpoints, back)},
 		{"Agent", describeAgent(st)},
-		{"Store", fmt.Sprintf("%s in %s; gc would free about %s", size(st.StoreBytes), show(st.Store), size(st.ReclaimableBytes))},
+		{"Store", fmt.Sprintf("%s in %s; gc would free %s", size(st.StoreBytes), show(st.Store), free)},
 		{"Memory", fmt.Sprintf("%s; %d inodes, %s of writes in hand", size(int64(st.MemoryBytes)), st.Cache.Nodes, size(st.Cache.PendingBytes))},
 		{"Requests", topRequests(st.Requests)},
 	}

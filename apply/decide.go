@@ -114,6 +114,10 @@ func (p *planner) held(it *item) bool {
 		it.verdict, it.reason = vSkipped, "rewindfs.toml says to ignore it"
 		return true
 	}
+	if rules := fold(p.r.Rules); rules != "" && strings.HasPrefix(fold(it.path)+"/", rules+"/") { // also its end: what it says is not for the tree to change
+		it.verdict, it.reason = vHeld, "it says what commits leave out; bring it with --include-executable-config"
+		return true
+	}
 	if it.want == nil {
 		return false
 	}
@@ -124,7 +128,7 @@ func (p *planner) held(it *item) bool {
 		it.verdict, it.reason = vSkipped, "a socket means nothing without its program"
 	case (t == unix.S_IFCHR || t == unix.S_IFBLK) && !p.r.Special:
 		it.verdict, it.reason = vSkipped, "a device; bring it with --allow-special"
-	case p.r.Hold != nil && p.r.Hold.matches(p.want, it.path, t == unix.S_IFDIR):
+	case p.r.Hold != nil && p.r.Hold.matches(p.want, p.base, it.path, t == unix.S_IFDIR):
 		it.verdict, it.reason = vHeld, "it may run by itself on the host; bring it with --include-executable-config"
 	}
 	return it.verdict != vSame

@@ -32,6 +32,7 @@ type Request struct {
 	OnConflict OnConflict                       // "": Abort
 	Hold       *Hold                            // what is held back; nil: nothing
 	Ignored    func(path string, dir bool) bool // what is left out, with all below it; nil: nothing
+	Rules      string                           // path of the file that says what to leave out, which is held back whatever becomes of it; "": none
 	Special    bool                             // also setuid, setgid, capabilities and devices
 	Whole      bool                             // the whole tree, not only what was changed: the target is not the base
 }

@@ -193,7 +193,42 @@ func (p *planner) describe(it *item) (err error) {
 	if p.base != nil {
 		it.base, err = p.base.at(it.path)
 	}
+	if err == nil && it.base != nil && it.up != nil {
+		var is bool
+		if is, err = p.appeared(it); is {
+			it.base = nil
+		}
+	}
 	return errors.Join(err, p.ctx.Err())
+}
+
+// appeared reports whether what the base has at it came when the directory there was no longer in the tree: then it is nobody's
+// but the user's. Who removes a directory has removed what was in it before, and there are records of that; one that
+// was moved took along what is in it.
+func (p *planner) appeared(it *item) (bool, error) {
+	if it.up.base == nil {
+		return true, nil
+	}
+	if it.up.want != nil && it.up.want.Ino == it.up.base.Ino {
+		return false, nil
+	}
+	built, err := p.want.v.Built(it.path)
+	if err != nil || built.Known {
+		return false, err
+	}
+	for up := it.up; up.path != ""; up = up.up {
+		if built, err = p.want.v.Built(up.path); err != nil {
+			return false, err
+		}
+		if built.Known {
+			a, err := p.want.v.Getattr(up.base.Ino)
+			if p.want.absent(err) {
+				return true, nil
+			}
+			return err == nil && a.Nlink == 0, err
+		}
+	}
+	return false, nil
 }
 
 // allow makes a what may reach the host of an object.

@@ -188,7 +188,9 @@ func (p *planner) describe(it *item) (err error) {
 		return err
 	}
 	if it.want != nil {
+		mode := it.want.Mode
 		p.allow(it.want)
+		it.cut = it.want.Mode != mode
 	}
 	if p.base != nil {
 		it.base, err = p.base.at(it.path)

@@ -1,6 +1,9 @@
 package main
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // Git finds a repository by what is in a directory, and its configuration through commondir: whatever it is called, an
 // agent cannot make one on the host that runs something, in one commit or in several.
@@ -44,4 +47,25 @@ func TestCommitHoldsRules(t *testing.T) {
 			w.unmount()
 		})
 	}
+}
+
+// A bit that is left out is named, and an empty path is not everything.
+func TestCommitSaysWhatItLeavesOut(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	w.sh("cp /bin/true $M/suid; chmod 4755 $M/suid; cp /bin/true $M/plain")
+	w.rewind("commit", "--", "").want(t, exitPath, "empty")
+	w.rewind("diff", "base", "--", "").want(t, exitPath, "empty")
+	w.sh("test ! -e $B/plain")
+	out := w.rewind("commit")
+	out.want(t, 0, "note: suid: without its setuid or setgid bit: bring that with --allow-special")
+	if strings.Contains(out.out, "note: plain") {
+		t.Errorf("a file without such a bit: %s", out.out)
+	}
+	out = w.rewind("commit", "--allow-special")
+	if out.want(t, 0, "Wrote 1 path"); strings.Contains(out.out, "note:") {
+		t.Errorf("with the bit: %s", out.out)
+	}
+	w.sh("test -u $B/suid")
+	w.unmount()
 }

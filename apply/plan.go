@@ -204,19 +204,19 @@ func (p *planner) describe(it *item) (err error) {
 	return errors.Join(err, p.ctx.Err())
 }
 
-// appeared reports whether what the base has at it came when the directory there was no longer in the tree: then it is nobody's
-// but the user's. Who removes a directory has removed what was in it before, and there are records of that; one that
-// was moved took along what is in it.
+// appeared reports whether what the base has at it came when the layers had changed what was there before: then it is nobody's
+// but the user's. Who removes a directory has removed what was in it, and there are records of that; one that was
+// moved took along what is in it.
 func (p *planner) appeared(it *item) (bool, error) {
+	built, err := p.want.v.Built(it.path)
+	if err != nil || built.Known {
+		return err == nil && !built.Exists, err
+	}
 	if it.up.base == nil {
 		return true, nil
 	}
 	if it.up.want != nil && it.up.want.Ino == it.up.base.Ino {
 		return false, nil
-	}
-	built, err := p.want.v.Built(it.path)
-	if err != nil || built.Known {
-		return false, err
 	}
 	for up := it.up; up.path != ""; up = up.up {
 		if built, err = p.want.v.Built(up.path); err != nil {

@@ -137,6 +137,9 @@ func (c *Commit) swap(j *journal, progress Progress, end End) error {
 	}
 	s := newSwapper(c.host, c.stage.dir)
 	defer s.at.close()
+	if err := s.open(c.steps); err != nil {
+		return c.back(j, err, end)
+	}
 	total := int64(len(c.steps))
 	for i, st := range c.steps {
 		if st.Op == opDir {

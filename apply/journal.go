@@ -91,7 +91,7 @@ type step struct {
 	I    int        `json:"i"`
 	New  layers.Ino `json:"new,omitempty"`  // on the host: of the staged object
 	Old  layers.Ino `json:"old,omitempty"`  // of what is there
-	Mode uint32     `json:"mode,omitempty"` // of a directory that is there and must be made writable to be moved
+	Mode uint32     `json:"mode,omitempty"` // of a directory that is there and must be made writable to be moved, or for what is in it
 	Meta *meta      `json:"meta,omitempty"`
 	Set  *times     `json:"set,omitempty"` // the times that a directory gets
 	Was  *times     `json:"was,omitempty"` // and those it had

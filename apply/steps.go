@@ -67,6 +67,9 @@ func (p *planner) dirStep(it *item) (*step, error) {
 	if there && (it.touched || it.verdict == vApply) {
 		s.Was = timesOf(it.haveAttr())
 		s.Set = s.Was
+		if it.touched && it.path != "" && !p.asRoot && it.have.Mode&0o300 != 0o300 {
+			s.Mode = it.have.Mode
+		}
 		if it.touched && p.ownTimes(it) {
 			s.Set = timesOf(it.want)
 		}

@@ -67,7 +67,8 @@ func (p *planner) dirStep(it *item) (*step, error) {
 	if there && (it.touched || it.verdict == vApply) {
 		s.Was = timesOf(it.haveAttr())
 		s.Set = s.Was
-		if it.touched && it.path != "" && !p.asRoot && it.have.Mode&0o300 != 0o300 {
+		// Forbidden by the tree itself, or allowed by it: not by somebody on the host.
+		if tree := it.verdict == vApply || it.want.Mode == it.have.Mode; tree && it.touched && it.path != "" && !p.asRoot && it.have.Mode&0o300 != 0o300 {
 			s.Mode = it.have.Mode
 		}
 		if it.touched && p.ownTimes(it) {

@@ -109,14 +109,19 @@ func (a *Applier) PlanDir(ctx context.Context, path string, r Request, rec Recor
 	r.Whole = true
 	c := a.commit(ctx, fd, r, rec)
 	st, err := c.host.stat(".")
-	if err == nil { // what earlier commits noted is about this directory, not about another one of that name
-		c.p.target = fmt.Sprintf("%s//%d-%d.%d", path, st.Ino, st.Btime.Sec, st.Btime.Nsec)
+	if err == nil {
+		c.p.target = targetKey(path, st)
 	}
 	c.Record.Target, c.Record.N = path, uint64(a.now().UnixNano())
 	if err == nil {
 		err = a.openWant(c)
 	}
 	return c.planned(err)
+}
+
+// targetKey names a target in the records: what is noted is about this directory, not about another one of its name.
+func targetKey(path string, st *found) string {
+	return fmt.Sprintf("%s//%d-%d.%d", path, st.Ino, st.Btime.Sec, st.Btime.Nsec)
 }
 
 // ErrNoCommit is returned when there is no commit that can be undone.
@@ -213,6 +218,9 @@ func (c *Commit) list() error {
 			}
 			if it.want != nil && it.have != nil && !isDir(it.haveAttr()) && moved[it.have.Ino] < int(it.have.Nlink) && ch.Reason == "" {
 				ch.Reason = "it has other names on the host, which keep the old content"
+			}
+			if it.cut && ch.Reason == "" {
+				ch.Reason = "without its setuid or setgid bit: bring that with --allow-special"
 			}
 			c.Changes = append(c.Changes, ch)
 			return nil

@@ -57,7 +57,7 @@ func (f lostFile) Seek(off int64, whence int) (int64, error) {
 func (f lostFile) lost(err error) error {
 	for _, e := range []error{unix.EIO, unix.ENOENT, unix.ENOTDIR, unix.ESTALE} {
 		if errors.Is(err, e) {
-			return &raceError{f.path, "the file on the host that it stands on was changed or removed, so a part of it is lost"}
+			return &raceError{f.path, "the file on the host that it stands on was changed or removed, or may not be read by the daemon, so a part of it is lost"}
 		}
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -37,10 +38,38 @@ func (p *planner) decide(it *item) error {
 	default:
 		err = p.leaf(it)
 	}
+	if err == nil {
+		err = p.keepable(it)
+	}
 	if err != nil {
 		return fmt.Errorf("compare %q with the host: %w", it.path, err)
 	}
 	return p.ctx.Err()
+}
+
+// keepable sees to it that no file is taken from the base that we may not read: it could not be kept, and nobody brings it back.
+func (p *planner) keepable(it *item) error {
+	if h := it.haveAttr(); it.verdict != vApply || p.asRoot || p.undo != nil || p.r.Whole || typeOf(h) != unix.S_IFREG ||
+		int(h.UID) == os.Geteuid() && h.Mode&0o400 != 0 {
+		return nil
+	}
+	c := cursor{d: p.host}
+	defer c.close()
+	up, name := split(it.path)
+	d, err := c.dir(up)
+	if err == nil {
+		err = unix.Faccessat(d.fd, name, unix.R_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if !errors.Is(err, unix.EACCES) {
+		return err
+	}
+	const reason = "what the host has may not be read by the daemon, so it could not be kept for an undo: make it readable, or remove it yourself"
+	if p.r.OnConflict == Theirs {
+		it.leave(vTheirs, reason)
+		return nil
+	}
+	it.verdict, it.reason, it.over = vConflict, reason, false
+	return nil
 }
 
 // conflict decides about a path where the host is not what was expected.
@@ -114,6 +143,10 @@ func (p *planner) held(it *item) bool {
 		it.verdict, it.reason = vSkipped, "rewindfs.toml says to ignore it"
 		return true
 	}
+	if rules := fold(p.r.Rules); rules != "" && strings.HasPrefix(fold(it.path)+"/", rules+"/") { // also its end: what it says is not for the tree to change
+		it.verdict, it.reason = vHeld, "it says what commits leave out; bring it with --include-executable-config"
+		return true
+	}
 	if it.want == nil {
 		return false
 	}
@@ -124,7 +157,7 @@ func (p *planner) held(it *item) bool {
 		it.verdict, it.reason = vSkipped, "a socket means nothing without its program"
 	case (t == unix.S_IFCHR || t == unix.S_IFBLK) && !p.r.Special:
 		it.verdict, it.reason = vSkipped, "a device; bring it with --allow-special"
-	case p.r.Hold != nil && p.r.Hold.matches(p.want, it.path, t == unix.S_IFDIR):
+	case p.r.Hold != nil && p.r.Hold.matches(p.want, p.base, it.path, t == unix.S_IFDIR):
 		it.verdict, it.reason = vHeld, "it may run by itself on the host; bring it with --include-executable-config"
 	}
 	return it.verdict != vSame

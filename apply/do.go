@@ -24,7 +24,7 @@ func (c *Commit) Do(ctx context.Context, progress Progress, end End) error {
 	if progress == nil {
 		progress = func(string, int64, int64) {}
 	}
-	j := &journal{Record: c.Record, State: stateStaging, Stage: layers.StagePrefix + newID(), Key: c.p.target, Root: timesOf(c.p.root.haveAttr())}
+	j := &journal{Record: c.Record, State: stateStaging, Stage: layers.StagePrefix + newID(), Key: []byte(c.p.target), Root: timesOf(c.p.root.haveAttr())}
 	if err := c.a.save(j, nil); err != nil {
 		return fmt.Errorf("begin the commit: %w", err)
 	}
@@ -104,7 +104,7 @@ func (c *Commit) begin(j *journal, progress Progress) error {
 		it.put.none = it.want == nil
 		it.put.branch, it.put.layer = c.Record.Branch, c.Record.Layer
 		it.put.putBack, it.put.gen = j.Undo != 0, c.p.gen
-		return w.put(kv.Placed(j.Key, it.path, j.N), it.put.encode(it.path))
+		return w.put(kv.Placed(string(j.Key), it.path, j.N), it.put.encode(it.path))
 	})
 	if err == nil {
 		err = w.flushAt(1)
@@ -137,6 +137,9 @@ func (c *Commit) swap(j *journal, progress Progress, end End) error {
 	}
 	s := newSwapper(c.host, c.stage.dir)
 	defer s.at.close()
+	if err := s.open(c.steps); err != nil {
+		return c.back(j, err, end)
+	}
 	total := int64(len(c.steps))
 	for i, st := range c.steps {
 		if st.Op == opDir {

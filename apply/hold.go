@@ -18,21 +18,32 @@ const DefaultHold = `# What commit does not bring unless it is told to: one patt
 .git
 .git/config
 .git/config.worktree
+.git/commondir
 .git/hooks/**
 .git/**/config
 .git/**/config.worktree
+.git/**/commondir
+.git/**/git-rebase-todo
 .git/**/hooks/**
 *.git/config
 *.git/hooks/**
 .gitmodules
 .githooks/**
 .hg/hgrc
+.hg/hgrc-not-shared
+.hg/sharedpath
 .husky/**
 .envrc
 rewindfs.toml
 .env.vault
 .mise.toml
 mise.toml
+.mise.local.toml
+mise.local.toml
+.mise/**
+.config/mise.toml
+.config/mise/**
+.rvmrc
 .vscode/tasks.json
 .vscode/settings.json
 .vscode/launch.json
@@ -51,6 +62,8 @@ mise.toml
 .claude/settings.local.json
 .claude/hooks/**
 .mcp.json
+.codex/config.toml
+.gemini/settings.json
 .cursor/mcp.json
 .cursor/hooks.json
 .npmrc
@@ -59,6 +72,10 @@ mise.toml
 .yarn/releases/**
 .yarn/plugins/**
 .pnpmfile.cjs
+.pnp.cjs
+.pnp.loader.mjs
+bunfig.toml
+.mvn/**
 .bundle/config
 .cargo/config
 .cargo/config.toml
@@ -70,6 +87,16 @@ pip.conf
 .vimrc
 .lvimrc
 .dir-locals.el
+.dir-locals-2.el
+.Rprofile
+.RData
+.irbrc
+.pryrc
+.iex.exs
+.ghci
+.ocamlinit
+.octaverc
+.pdbrc
 .gdbinit
 .lldbinit
 .pre-commit-config.yaml
@@ -138,20 +165,21 @@ func fold(s string) string {
 	}, s)
 }
 
-// matches reports whether what want has at path is held back. A directory is not, but what
+// matches reports whether what want has at path is held back, base being what the host had. A directory is not, but what
 // is in it; a symbolic link in the place of a directory that leads to what is held back is.
-func (h *Hold) matches(want *side, p string, dir bool) bool {
+func (h *Hold) matches(want, base *side, p string, dir bool) bool {
+	parts := parts(p)
 	if dir {
-		return false
+		return becomesGitDir(want, base, p, parts)
 	}
 	if h.listed(p) {
 		return true
 	}
 	a, err := want.at(p)
-	if err == nil && typeOf(a) == unix.S_IFLNK && h.leads(parts(p)) {
+	if err == nil && typeOf(a) == unix.S_IFLNK && h.leads(parts) {
 		return true
 	}
-	return inGitDir(want, p, parts(p))
+	return inGitDir(want, p, parts) || becomesGitDir(want, base, p, parts)
 }
 
 func parts(p string) []string { return strings.Split(fold(p), "/") }
@@ -203,26 +231,4 @@ func match(pat, parts []string) bool {
 	}
 	ok, err := path.Match(pat[0], parts[0])
 	return ok && err == nil && match(pat[1:], parts[1:])
-}
-
-// inGitDir reports whether p is the configuration or a hook of a git directory, whatever that is called: git takes
-// a directory for one by what is in it.
-func inGitDir(want *side, p string, parts []string) bool {
-	n := len(parts)
-	up := -1 // how many parts the path of the git directory has
-	switch {
-	case parts[n-1] == fold("config"), parts[n-1] == fold("config.worktree"):
-		up = n - 1
-	case n > 1 && parts[n-2] == fold("hooks"):
-		up = n - 2
-	default:
-		return false
-	}
-	at := strings.Join(strings.Split(p, "/")[:up], "/")
-	for _, name := range []string{"HEAD", "objects", "refs"} {
-		if a, err := want.at(join(at, name)); err != nil || a == nil {
-			return false
-		}
-	}
-	return true
 }

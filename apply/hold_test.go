@@ -10,6 +10,7 @@ func TestHold(t *testing.T) {
 	for path, want := range map[string]bool{
 		".git": true, "sub/.git": true, ".git/config": true, ".git/hooks/pre-commit": true, ".git/hooks/a/b": true, ".git/modules/x/config": true,
 		".git/modules/x/y/hooks/post-checkout": true, ".git/worktrees/w/config.worktree": true, "deep/in/it/.git/config": true,
+		".git/commondir": true, ".git/worktrees/w/commondir": true, "x/.git/rebase-merge/git-rebase-todo": true, ".Rprofile": true, "a/.mvn/extensions.xml": true,
 		"bare.git/config": true, "x/bare.git/hooks/update": true, ".GIT/Config": true, ".G\u0130T/config": false, ".g\u200cit/hooks/x": true, "\u212a.git/config": true,
 		".envrc": true, "a/.envrc": true, ".vscode/tasks.json": true, "web/.vscode/Settings.JSON": true, ".npmrc": true, ".husky/_/husky.sh": true,
 		".github/workflows/ci.yml": true, ".github/CODEOWNERS": false, "Jenkinsfile": true, ".idea/runConfigurations/x.xml": true, "p.code-workspace": true,

@@ -34,6 +34,7 @@ type item struct {
 	verdict verdict
 	reason  string   // of a conflict or of what is left
 	over    bool     // a conflict that was decided for us
+	cut     bool     // want is without the setuid or setgid bit that the checkpoint has
 	foreign []string // of a directory that is to go: what the host has in it beside what is ours
 
 	link    *item  // apply: becomes a link of this one, which is staged or on the host

@@ -41,7 +41,8 @@ type journal struct {
 	Record
 	State string `json:"state"`
 	Stage string `json:"stage"` // name of the directory
-	Key   string `json:"key"`   // of the target in the records
+	Dir   []byte `json:"dir"`   // Target, as it is: JSON knows no text that is not UTF-8
+	Key   []byte `json:"key"`   // of the target in the records
 	Parts uint64 `json:"parts"` // of the steps
 	Root  *times `json:"root"`  // that the target's root had
 }
@@ -49,6 +50,7 @@ type journal struct {
 var journalKey = kv.Meta("commit")
 
 func (j *journal) put(b *kv.Batch) error {
+	j.Dir = []byte(j.Target)
 	v, err := json.Marshal(j)
 	if err != nil {
 		return fmt.Errorf("encode the commit's journal: %w", err)
@@ -70,6 +72,7 @@ func readJournal(db *kv.DB) (*journal, error) {
 	if j.Version != recordVersion {
 		return nil, fmt.Errorf("a commit was begun by another version of the program (%d): finish it with that one", j.Version)
 	}
+	j.Target = string(j.Dir)
 	return j, nil
 }
 
@@ -88,7 +91,7 @@ type step struct {
 	I    int        `json:"i"`
 	New  layers.Ino `json:"new,omitempty"`  // on the host: of the staged object
 	Old  layers.Ino `json:"old,omitempty"`  // of what is there
-	Mode uint32     `json:"mode,omitempty"` // of a directory that is there and must be made writable to be moved
+	Mode uint32     `json:"mode,omitempty"` // of a directory that is there and must be made writable to be moved, or for what is in it
 	Meta *meta      `json:"meta,omitempty"`
 	Set  *times     `json:"set,omitempty"` // the times that a directory gets
 	Was  *times     `json:"was,omitempty"` // and those it had

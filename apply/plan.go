@@ -32,6 +32,7 @@ type Request struct {
 	OnConflict OnConflict                       // "": Abort
 	Hold       *Hold                            // what is held back; nil: nothing
 	Ignored    func(path string, dir bool) bool // what is left out, with all below it; nil: nothing
+	Rules      string                           // path of the file that says what to leave out, which is held back whatever becomes of it; "": none
 	Special    bool                             // also setuid, setgid, capabilities and devices
 	Whole      bool                             // the whole tree, not only what was changed: the target is not the base
 }
@@ -187,12 +188,49 @@ func (p *planner) describe(it *item) (err error) {
 		return err
 	}
 	if it.want != nil {
+		mode := it.want.Mode
 		p.allow(it.want)
+		it.cut = it.want.Mode != mode
 	}
 	if p.base != nil {
 		it.base, err = p.base.at(it.path)
 	}
+	if err == nil && it.base != nil && it.up != nil {
+		var is bool
+		if is, err = p.appeared(it); is {
+			it.base = nil
+		}
+	}
 	return errors.Join(err, p.ctx.Err())
+}
+
+// appeared reports whether what the base has at it came when the layers had changed what was there before: then it is nobody's
+// but the user's. Who removes a directory has removed what was in it, and there are records of that; one that was
+// moved took along what is in it.
+func (p *planner) appeared(it *item) (bool, error) {
+	built, err := p.want.v.Built(it.path)
+	if err != nil || built.Known {
+		return err == nil && !built.Exists, err
+	}
+	if it.up.base == nil {
+		return true, nil
+	}
+	if it.up.want != nil && it.up.want.Ino == it.up.base.Ino {
+		return false, nil
+	}
+	for up := it.up; up.path != ""; up = up.up {
+		if built, err = p.want.v.Built(up.path); err != nil {
+			return false, err
+		}
+		if built.Known {
+			a, err := p.want.v.Getattr(up.base.Ino)
+			if p.want.absent(err) {
+				return true, nil
+			}
+			return err == nil && a.Nlink == 0, err
+		}
+	}
+	return false, nil
 }
 
 // allow makes a what may reach the host of an object.

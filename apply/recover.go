@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -59,7 +60,16 @@ func (a *Applier) target(j *journal) (*dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &dir{fd, a.hook}, nil
+	d := &dir{fd, a.hook}
+	st, err := d.stat(".")
+	if err == nil && string(j.Key) != targetKey(j.Target, st) {
+		err = errors.New("another directory is there now: bring back, or mount, the one that it was, or move this one away to give the commit up")
+	}
+	if err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
 }
 
 // abandon removes all traces of a commit that made no step.
@@ -79,7 +89,7 @@ func (a *Applier) abandon(host *dir, j *journal) error {
 // forget drops the records of a commit that is not on the host, and then its journal with what b has.
 func (a *Applier) forget(j *journal, b *kv.Batch) error {
 	w := &writer{db: a.db, hook: a.hook}
-	if err := w.dropPlaced(j.Key, j.N); err != nil {
+	if err := w.dropPlaced(string(j.Key), j.N); err != nil {
 		return err
 	}
 	return a.close(j, b)
@@ -111,7 +121,7 @@ func (a *Applier) takeBack(host *dir, j *journal, steps []*step, end End) (left 
 	if stage != nil {
 		defer stage.close()
 		s.recs = map[string]*placed{}
-		err := eachPlaced(a.db, j.Key, func(path string, r *placed) error {
+		err := eachPlaced(a.db, string(j.Key), func(path string, r *placed) error {
 			if r.n == j.N {
 				s.recs[path] = r
 			}
@@ -183,7 +193,7 @@ func (a *Applier) settle(at *cursor, j *journal) error {
 		r    *placed
 	}
 	var ours []one
-	err := eachPlaced(a.db, j.Key, func(path string, r *placed) error {
+	err := eachPlaced(a.db, string(j.Key), func(path string, r *placed) error {
 		if r.n == j.N {
 			ours = append(ours, one{path, r})
 		}
@@ -200,7 +210,7 @@ func (a *Applier) settle(at *cursor, j *journal) error {
 		if j.Undo != 0 {
 			err = a.uncover(w, j, o.path, o.r)
 		} else {
-			err = w.put(kv.Placed(j.Key, o.path, o.r.n), o.r.encode(o.path))
+			err = w.put(kv.Placed(string(j.Key), o.path, o.r.n), o.r.encode(o.path))
 		}
 		if err == nil && j.Target != "" {
 			err = a.dropOlder(w, j, o.path)
@@ -213,7 +223,7 @@ func (a *Applier) settle(at *cursor, j *journal) error {
 		return err
 	}
 	// Also what the undone commit noted where there was nothing to put back.
-	return w.dropPlaced(j.Key, j.Undo)
+	return w.dropPlaced(string(j.Key), j.Undo)
 }
 
 // settle brings r in line with what the host says of the object, if it still is what was put there.
@@ -245,10 +255,10 @@ func (c *cursor) settle(path string, r *placed) error {
 
 // dropOlder removes what earlier commits noted at a path of a target of which no commit can be undone.
 func (a *Applier) dropOlder(w *writer, j *journal, path string) error {
-	all, err := placedAt(a.db, j.Key, path)
+	all, err := placedAt(a.db, string(j.Key), path)
 	for _, o := range all {
 		if o.n < j.N {
-			w.b.Delete(kv.Placed(j.Key, path, o.n))
+			w.b.Delete(kv.Placed(string(j.Key), path, o.n))
 		}
 	}
 	return err
@@ -256,7 +266,7 @@ func (a *Applier) dropOlder(w *writer, j *journal, path string) error {
 
 // uncover makes what was before a commit count again at a path that an undo put back.
 func (a *Applier) uncover(w *writer, j *journal, path string, r *placed) error {
-	all, err := placedAt(a.db, j.Key, path)
+	all, err := placedAt(a.db, string(j.Key), path)
 	if err != nil {
 		return err
 	}
@@ -266,10 +276,10 @@ func (a *Applier) uncover(w *writer, j *journal, path string, r *placed) error {
 			before = o
 		}
 	}
-	w.b.Delete(kv.Placed(j.Key, path, r.n))
+	w.b.Delete(kv.Placed(string(j.Key), path, r.n))
 	if before == nil {
 		before = &placed{putBack: true, gen: r.gen, branch: r.branch, layer: r.layer, want: r.want}
 	}
 	before.none, before.host, before.sum, before.xattrs = r.none, r.host, r.sum, r.xattrs
-	return w.put(kv.Placed(j.Key, path, before.n), before.encode(path))
+	return w.put(kv.Placed(string(j.Key), path, before.n), before.encode(path))
 }

@@ -67,6 +67,10 @@ func (p *planner) dirStep(it *item) (*step, error) {
 	if there && (it.touched || it.verdict == vApply) {
 		s.Was = timesOf(it.haveAttr())
 		s.Set = s.Was
+		// Forbidden by the tree itself, or allowed by it: not by somebody on the host.
+		if tree := it.verdict == vApply || it.want.Mode == it.have.Mode; tree && it.touched && it.path != "" && !p.asRoot && it.have.Mode&0o300 != 0o300 {
+			s.Mode = it.have.Mode
+		}
 		if it.touched && p.ownTimes(it) {
 			s.Set = timesOf(it.want)
 		}

@@ -195,6 +195,28 @@ func (s *swapper) reverse(st *step) (bool, error) {
 	return err == nil, unless(err, unix.ENOENT)
 }
 
+// open makes directories writable that are not, for as long as what is in them is changed; finishDirs ends that.
+func (s *swapper) open(steps []*step) error {
+	for _, st := range steps {
+		if st.Op != opDir || st.Mode == 0 {
+			continue
+		}
+		if err := s.setMode(st, st.Mode|0o300); err != nil {
+			return fmt.Errorf("make %q writable: %w", st.Path, err)
+		}
+	}
+	return nil
+}
+
+func (s *swapper) setMode(st *step, mode uint32) error {
+	up, name := split(string(st.Path))
+	d, err := s.at.dir(up)
+	if err != nil {
+		return err
+	}
+	return d.chmod(name, mode)
+}
+
 // restoreMode gives a directory its mode again that was made writable to be moved.
 func (s *swapper) restoreMode(st *step) error {
 	up, name := split(string(st.Path))
@@ -254,7 +276,11 @@ func (s *swapper) finishDirs(steps []*step, back bool) error {
 		if st.Op != opDir || back && st.Was == nil {
 			continue
 		}
-		if err := s.finishDir(st, back); err != nil {
+		err := s.finishDir(st, back)
+		if err == nil && st.Mode != 0 && (back || st.Meta == nil) {
+			err = unless(s.setMode(st, st.Mode), unix.ENOENT)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("set what %q is to have: %w", st.Path, err))
 		}
 	}

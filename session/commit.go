@@ -17,6 +17,7 @@ import (
 	"github.com/rewindfs/rewindfs/kv"
 	"github.com/rewindfs/rewindfs/layers"
 	"github.com/rewindfs/rewindfs/ledger"
+	"github.com/rewindfs/rewindfs/paths"
 )
 
 // holdName is the file in the store that says what commits hold back; the user may change it.
@@ -101,6 +102,7 @@ func (s *Session) planCommit(ctx context.Context, r *control.CommitRequest) (*ap
 		req.Ignored = s.rules.Ignored
 	}
 	if !r.ExecutableConfig {
+		req.Rules = paths.FileName
 		if req.Hold, err = s.holdList(); err != nil {
 			return nil, nil, err
 		}

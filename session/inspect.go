@@ -235,6 +235,9 @@ func pathFilter(paths [][]byte) (func(string) bool, error) {
 		if err != nil {
 			return nil, err
 		}
+		if len(p) == 0 { // a variable that nobody set must not mean everything
+			return nil, badPath("a path is empty; '.' is everything")
+		}
 		// By the names alone: a filter may name what is only in one of the two trees.
 		clean = path.Clean(clean)
 		if clean == ".." || strings.HasPrefix(clean, "../") {

@@ -245,7 +245,9 @@ func testMainJob(t *testing.T, w *world) {
 
 func TestEndToEnd(t *testing.T) { testMainJob(t, newWorld(t)) }
 
-func TestEndToEndUnprivileged(t *testing.T) {
+// ordinaryUser is one who can mount; without such the test is skipped.
+func ordinaryUser(t *testing.T) *syscall.Credential {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("only root can become somebody else; the other tests ran as an ordinary user")
 	}
@@ -258,7 +260,11 @@ func TestEndToEndUnprivileged(t *testing.T) {
 	if err := probe.Run(); err != nil {
 		t.Skip("/dev/fuse may be opened by root only: chmod 0666 /dev/fuse, as distributions ship it")
 	}
-	w := newWorldFor(t, cred)
+	return cred
+}
+
+func TestEndToEndUnprivileged(t *testing.T) {
+	w := newWorldFor(t, ordinaryUser(t))
 	testMainJob(t, w)
 
 	// Root steers, and may not enter.

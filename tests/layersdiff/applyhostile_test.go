@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -347,5 +348,73 @@ func TestApplyHoles(t *testing.T) {
 	}
 	if c := s.plan(apply.Request{}); !c.Noop() {
 		t.Errorf("a second commit would do: %+v", c.Changes)
+	}
+}
+
+// A commit to another directory that was cut off waits for that directory, whatever its name, and does nothing to one that is in
+// its place.
+func TestApplyElsewhereMoved(t *testing.T) {
+	top := fstree.FastTemp(t)
+	s := newApplied(failer{t}, filepath.Join(top, "s"), filepath.Join(top, "base"))
+	defer s.close()
+	to, away := filepath.Join(top, "to\xff"), filepath.Join(top, "away")
+	s.must(os.Mkdir(to, 0o755))
+	a := s.applier()
+	sealed, err := s.target.b.Seal(nil)
+	s.must(err)
+	plan := func(a *apply.Applier) *apply.Commit {
+		c, err := a.PlanDir(context.Background(), to, apply.Request{Layer: sealed.Layer, Branch: "main", Special: true}, apply.Record{})
+		s.must(err)
+		return c
+	}
+	a.StopAt(killFrom("syncfs", 2)) // all steps are made, but nobody noted it
+	c := plan(a)
+	err = c.Do(context.Background(), nil, nil)
+	c.Close()
+	if !errors.Is(err, errKilled) {
+		t.Fatalf("the commit was not cut off: %v", err)
+	}
+	s.must(os.Rename(to, away))
+	s.must(os.Mkdir(to, 0o750))
+	s.must(os.Mkdir(filepath.Join(to, "d"), 0o700))
+	old := time.Unix(1e9, 0)
+	s.must(os.Chtimes(to, old, old))
+	if _, err := s.applier().Recover(nil); err == nil || !strings.Contains(err.Error(), "another directory") {
+		t.Fatalf("another directory in the place of the target: %v", err)
+	}
+	if st, err := os.Stat(to); err != nil || !st.ModTime().Equal(old) || st.Mode().Perm() != 0o750 {
+		t.Errorf("the other directory was changed: %v, %v", st, err)
+	}
+	s.must(os.RemoveAll(to))
+	s.must(os.Rename(away, to))
+	rec, err := s.applier().Recover(nil)
+	s.must(err)
+	if rec == nil || rec.Target != to {
+		t.Errorf("brought to its end: %+v", rec)
+	}
+	left, err := os.ReadDir(to)
+	s.must(err)
+	if len(left) > 0 {
+		t.Errorf("taken back, but for %v", left)
+	}
+	again := plan(s.applier())
+	defer again.Close()
+	s.must(again.Do(context.Background(), nil, nil))
+}
+
+// killFrom stops a commit at the nth call of a name, and at all that follows.
+func killFrom(call string, n int) func(call, name string) error {
+	dead := false
+	var mu sync.Mutex
+	return func(c, _ string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if c == call {
+			n--
+		}
+		if dead = dead || n <= 0; dead {
+			return errKilled
+		}
+		return nil
 	}
 }

@@ -168,7 +168,7 @@ var committed = twin.Plan{
 // sequence has a base of its own, every fourth one on a file system that gives the
 // numbers of deleted files to new ones.
 func TestCommits(t *testing.T) {
-	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 100}, "REWINDFS_TEST_CHECKS")
+	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 50}, "REWINDFS_TEST_CHECKS")
 	for at := 0; at < seq.Count; at += perStore {
 		part := twin.Sequences{Seed: seq.Seed + at, Count: min(perStore, seq.Count-at)}
 		t.Run(fmt.Sprintf("from %d", part.Seed), func(t *testing.T) {

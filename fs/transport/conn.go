@@ -190,8 +190,13 @@ func (c *Conn) Wait() { <-c.done }
 func (c *Conn) Unmount(lazy bool) error { return unmount(c.dir, lazy) }
 
 // Abort ends the connection at once: whoever waits for an answer gets ECONNABORTED. The mount
-// itself stays until Unmount.
+// itself stays until Unmount. Of a connection that has ended, nothing: its number may be another mount's by now.
 func (c *Conn) Abort() error {
+	select {
+	case <-c.ended:
+		return nil
+	default:
+	}
 	path := "/sys/fs/fuse/connections/" + strconv.FormatUint(uint64(unix.Minor(c.dev)), 10) + "/abort"
 	err := os.WriteFile(path, []byte("1"), 0)
 	if err == nil {

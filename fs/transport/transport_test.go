@@ -250,6 +250,23 @@ func TestAbort(t *testing.T) {
 	c.Wait()
 }
 
+// The number of a connection that has ended is soon another mount's.
+func TestAbortOfAnEndedConnection(t *testing.T) {
+	old := mount(t, newMemFS(), nil)
+	if err := old.Unmount(false); err != nil {
+		t.Fatal(err)
+	}
+	old.Wait()
+	c := mount(t, newMemFS(), nil)
+	if c.Dev() != old.Dev() {
+		t.Logf("the kernel gave another number: %x after %x", c.Dev(), old.Dev())
+	}
+	if err := old.Abort(); err != nil {
+		t.Error(err)
+	}
+	sh(t, c, "echo alive >f; grep -q alive f")
+}
+
 func TestNotifications(t *testing.T) {
 	m := newMemFS()
 	c := mount(t, m, nil)

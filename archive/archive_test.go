@@ -311,6 +311,7 @@ func TestHostileRecords(t *testing.T) {
 		"no header":                  begin,
 		"a header that is no JSON":   rec('H', []byte("{")),
 		"a header with more":         rec('H', []byte(`{} {}`)),
+		"a header with a bracket":    rec('H', []byte(`{}}`)),
 		"a header with other fields": rec('H', []byte(`{"x":1}`)),
 		"a record too large":         append(bytes.Clone(head), binary.AppendUvarint([]byte{'D'}, MaxRecord+1)...),
 		"a record far too large":     append(bytes.Clone(head), binary.AppendUvarint([]byte{'D'}, 1<<63)...),

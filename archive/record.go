@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -364,7 +365,7 @@ func parseJSON(p []byte, to Record) (Record, error) {
 	if err := dec.Decode(to); err != nil {
 		return nil, bad("a description cannot be read: %v", err)
 	}
-	if dec.More() {
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, bad("a description has something behind it")
 	}
 	return to, nil

@@ -67,7 +67,7 @@ func unknownBranch(format string, args ...any) error {
 	return &control.Error{Code: control.CodeUnknownBranch, Message: fmt.Sprintf(format, args...)}
 }
 
-// has reports whether the store has a branch, mounted or not.
+// hasBranch reports whether the store has a branch, mounted or not.
 func (s *Session) hasBranch(name string) (bool, error) {
 	heads, err := s.tree.Heads()
 	return slices.ContainsFunc(heads, func(h layers.Head) bool { return h.Branch == name }), err

@@ -357,6 +357,14 @@ func TestLimits(t *testing.T) {
 	if _, _, err := Check(bytes.NewReader(file), Limits{Bytes: 5 + talkBytes(), Objects: 2}); err != nil {
 		t.Error(err)
 	}
+	// Two pieces that have no bytes of their own.
+	file = written(t, allBase, Begin{SectionTree}, Make{1, "f", node(2, unix.S_IFREG|0o644, 15)},
+		Data{Off: 0, Bytes: []byte("hello")}, Data{Off: 5, Bytes: []byte("hello")}, Set{node(2, unix.S_IFREG|0o644, 15)}, Clear{Off: 10, N: 5}, End{SectionTree}, &Checkpoint{CreatedAt: madeAt}, talk[0], talk[3])
+	for room, want := range map[int64]error{5 + 2*PieceBytes: nil, 4 + 2*PieceBytes: ErrBad} {
+		if _, _, err := Check(bytes.NewReader(file), Limits{Bytes: room}); !errors.Is(err, want) {
+			t.Errorf("room for %d bytes: %v", room, err)
+		}
+	}
 }
 
 func talkBytes() (n int64) {

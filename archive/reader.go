@@ -15,9 +15,12 @@ import (
 // Limits bound what an archive may make of a reader. 0 means no bound, but for the one on how much may come out of how little,
 // which always holds.
 type Limits struct {
-	Bytes   int64 // of content, each chunk counted once, and of messages
+	Bytes   int64 // of content, each chunk counted once, of messages, and PieceBytes for each place that has a chunk again, or nothing
 	Objects int64 // files, directories and so on
 }
+
+// PieceBytes is about what a store needs to remember of a part of a file.
+const PieceBytes = 64
 
 // Of a stream of more than freeBytes, at most maxRatio times as much may come out as went in.
 const (
@@ -38,6 +41,7 @@ type Reader struct {
 	order   order
 	have    Counts
 	talk    int64 // bytes of messages
+	pieces  int64 // Ref and Clear records
 	out     int64 // bytes that came out of z
 	buf     []byte
 }
@@ -172,6 +176,11 @@ func (a *Reader) check(rec Record) error {
 		if _, ok := a.chunks[keyOf(r.Hash)]; !ok {
 			return bad("bytes of it are missing: chunk %x", r.Hash[:8])
 		}
+		a.pieces++
+		return a.room()
+	case Clear:
+		a.pieces++
+		return a.room()
 	case *Checkpoint:
 		a.have.Checkpoints++
 	case *Counts:
@@ -196,7 +205,7 @@ func (a *Reader) fresh(r Data) error {
 
 // room refuses more bytes than there is room for.
 func (a *Reader) room() error {
-	if a.limits.Bytes > 0 && a.have.Bytes+a.talk > a.limits.Bytes {
+	if a.limits.Bytes > 0 && a.have.Bytes+a.talk+a.pieces*PieceBytes > a.limits.Bytes {
 		return bad("its content has more than the %d bytes that there is room for", a.limits.Bytes)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -378,7 +379,10 @@ func TestLabels(t *testing.T) {
 }
 
 func TestAfterARollback(t *testing.T) {
-	r := start(t, options(t))
+	o := options(t)
+	began, asked := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC), atomic.Int64{}
+	o.Now = func() time.Time { return began.Add(time.Duration(asked.Add(1))) } // so ids begin alike
+	r := start(t, o)
 	for i := 1; i <= 4; i++ {
 		r.write(t, "n", fmt.Sprint(i))
 		r.checkpoint(t, fmt.Sprint(i))

@@ -19,7 +19,8 @@ const SocketName = "control.sock"
 const maxSocketPath = 107
 
 // shortPath gives a path for the socket that fits into a socket address: its own, or
-// one through a descriptor of its directory. Call done when the path is no longer needed.
+// one through a descriptor of its directory, as the calling thread has it: package fs/transport
+// gives one thread descriptors of its own. Call done when the path is no longer needed.
 func shortPath(path string) (short string, done func(), err error) {
 	if len(path) <= maxSocketPath {
 		return path, func() {}, nil
@@ -28,7 +29,7 @@ func shortPath(path string) (short string, done func(), err error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("open the directory of the control socket: %w", err)
 	}
-	short = filepath.Join("/proc/self/fd", strconv.Itoa(int(dir.Fd())), filepath.Base(path))
+	short = filepath.Join("/proc/thread-self/fd", strconv.Itoa(int(dir.Fd())), filepath.Base(path))
 	return short, func() { dir.Close() }, nil
 }
 

@@ -217,7 +217,7 @@ func TestTmpfile(t *testing.T) {
 		t.Errorf("nlink %d mode %o, %v", st.Nlink, st.Mode, err)
 	}
 	unix.Write(fd, []byte("nameless"))
-	if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprint("/proc/self/fd/", fd), unix.AT_FDCWD, r.path("named"), unix.AT_SYMLINK_FOLLOW); err != nil {
+	if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprint("/proc/thread-self/fd/", fd), unix.AT_FDCWD, r.path("named"), unix.AT_SYMLINK_FOLLOW); err != nil {
 		t.Fatal(err)
 	}
 	r.want("named", "nameless")

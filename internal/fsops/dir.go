@@ -271,7 +271,7 @@ func (d *Dir) linkFd(fd int, p string) error {
 		return err
 	}
 	defer done()
-	return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), dir, name, unix.AT_SYMLINK_FOLLOW)
+	return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/thread-self/fd/%d", fd), dir, name, unix.AT_SYMLINK_FOLLOW)
 }
 
 func (d *Dir) replace(o Op) error {
@@ -364,7 +364,7 @@ func (d *Dir) doMeta(o Op) (Result, error) {
 		return Result{}, err
 	}
 	defer unix.Close(obj)
-	self := fmt.Sprintf("/proc/self/fd/%d", obj)
+	self := fmt.Sprintf("/proc/thread-self/fd/%d", obj)
 	var st unix.Stat_t
 	if err := unix.Fstat(obj, &st); err != nil {
 		return Result{}, err

@@ -35,7 +35,7 @@ func (d *Dir) doFile(o Op) (Result, error) {
 		return Result{}, unix.Fchmod(fd, o.Mode)
 	case FUtimes:
 		ts := []unix.Timespec{{Sec: o.Off, Nsec: o.Off2}, {Sec: o.Off, Nsec: o.Off2}}
-		return Result{}, unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), ts, 0)
+		return Result{}, unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/thread-self/fd/%d", fd), ts, 0)
 	case FStat:
 		var st unix.Stat_t
 		err := unix.Fstat(fd, &st)

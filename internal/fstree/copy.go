@@ -67,7 +67,7 @@ func (c *copier) object(s, d *os.File, name string) error {
 	}
 	key := [2]uint64{st.Dev, st.Ino}
 	if fd, ok := c.links[key]; ok {
-		return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), dfd, name, unix.AT_SYMLINK_FOLLOW)
+		return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/thread-self/fd/%d", fd), dfd, name, unix.AT_SYMLINK_FOLLOW)
 	}
 	var err error
 	switch st.Mode & unix.S_IFMT {
@@ -175,7 +175,7 @@ func finish(f *os.File, st *unix.Stat_t, attrs map[string]string) error {
 			return fmt.Errorf("setxattr %s: %w", k, err)
 		}
 	}
-	return unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), []unix.Timespec{st.Atim, st.Mtim}, 0)
+	return unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/thread-self/fd/%d", fd), []unix.Timespec{st.Atim, st.Mtim}, 0)
 }
 
 // finishAt is finish for what must not be opened.

@@ -54,7 +54,7 @@ func Replace(dst, src, p string, links map[string]string, above *Entry) error {
 	}
 	defer dir.Close()
 	ts := []unix.Timespec{{Sec: above.Atime.Sec, Nsec: above.Atime.Nsec}, {Sec: above.Mtime.Sec, Nsec: above.Mtime.Nsec}}
-	return unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), ts, 0)
+	return unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/thread-self/fd/%d", dir.Fd()), ts, 0)
 }
 
 // walkTo opens the directory p below root.
@@ -83,7 +83,7 @@ func remove(d *os.File, p string) error {
 		return err
 	}
 	defer dir.Close()
-	at := fmt.Sprintf("/proc/self/fd/%d/", dir.Fd())
+	at := fmt.Sprintf("/proc/thread-self/fd/%d/", dir.Fd())
 	if p != "." {
 		return os.RemoveAll(at + path.Base(p))
 	}

@@ -148,7 +148,7 @@ func xattrsAt(dir int, name string) map[string]string {
 	}
 	defer unix.Close(fd)
 	// fgetxattr refuses an O_PATH descriptor; the magic link leads to the object itself.
-	p := fmt.Sprintf("/proc/self/fd/%d", fd)
+	p := fmt.Sprintf("/proc/thread-self/fd/%d", fd)
 	return collectXattrs(
 		func(b []byte) (int, error) { return unix.Listxattr(p, b) },
 		func(k string, b []byte) (int, error) { return unix.Getxattr(p, k, b) })

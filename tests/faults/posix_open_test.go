@@ -254,7 +254,7 @@ func TestPosixTmpfileAndDirectIO(t *testing.T) {
 		is(t, "nlink of a tmpfile", st.Nlink, 0)
 		_, err = unix.Write(fd, []byte("temporary"))
 		ok(t, err)
-		ok(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, j(d, "named"), unix.AT_SYMLINK_FOLLOW))
+		ok(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/thread-self/fd/%d", fd), unix.AT_FDCWD, j(d, "named"), unix.AT_SYMLINK_FOLLOW))
 		content(t, j(d, "named"), "temporary")
 		listed(t, d, "f", "named")
 

@@ -164,6 +164,18 @@ func (d *dir) names(p string) ([]string, error) {
 	}
 }
 
+// list opens the directory name in d, to be closed, and lists it.
+func (d *dir) list(name string) (sub *dir, names []string, err error) {
+	if sub, err = d.sub(name); err != nil {
+		return nil, nil, err
+	}
+	if names, err = sub.names(""); err != nil {
+		sub.close()
+		return nil, nil, err
+	}
+	return sub, names, nil
+}
+
 func (d *dir) readlink(name string) (string, error) {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(d.fd, name, buf)

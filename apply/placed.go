@@ -129,8 +129,21 @@ func decodePlaced(n uint64, path string, v []byte) (r *placed, at string, err er
 
 // eachPlaced calls fn for what commits put below a target, the newest first for each path.
 func eachPlaced(db *kv.DB, target string, fn func(path string, r *placed) error) error {
+	return scanPlaced(db, kv.PlacedPrefix(target), fn)
+}
+
+// placedAt lists what commits put at a path, the newest first.
+func placedAt(db *kv.DB, target, path string) (all []*placed, err error) {
+	err = scanPlaced(db, kv.PlacedAt(target, path), func(_ string, r *placed) error {
+		all = append(all, r)
+		return nil
+	})
+	return all, err
+}
+
+func scanPlaced(db *kv.DB, prefix []byte, fn func(path string, r *placed) error) error {
 	var bad error
-	err := db.Scan(kv.PlacedPrefix(target), nil, func(k, v []byte) bool {
+	err := db.Scan(prefix, nil, func(k, v []byte) bool {
 		_, path, n, ok := kv.ParsePlaced(k)
 		if !ok {
 			bad = errDamaged
@@ -146,24 +159,6 @@ func eachPlaced(db *kv.DB, target string, fn func(path string, r *placed) error)
 		return fmt.Errorf("read what earlier commits did: %w", err)
 	}
 	return nil
-}
-
-// placedAt lists what commits put at a path, the newest first.
-func placedAt(db *kv.DB, target, path string) (all []*placed, err error) {
-	var bad error
-	err = db.Scan(kv.PlacedAt(target, path), nil, func(k, v []byte) bool {
-		_, _, n, ok := kv.ParsePlaced(k)
-		if !ok {
-			bad = errDamaged
-			return false
-		}
-		var r *placed
-		if r, _, bad = decodePlaced(n, path, v); bad == nil {
-			all = append(all, r)
-		}
-		return bad == nil
-	})
-	return all, errors.Join(err, bad)
 }
 
 // batchOps is how many records go into one batch.

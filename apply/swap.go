@@ -109,16 +109,11 @@ func (d *dir) isAsSeen(it *item, name string, by *step) (bool, error) {
 	if !isDir(&now.Attr) {
 		return true, nil
 	}
-	fd, err := openat2(d.fd, name, unix.O_PATH|unix.O_DIRECTORY)
+	sub, names, err := d.list(name)
 	if err != nil {
 		return false, err
 	}
-	sub := &dir{fd, d.hook}
 	defer sub.close()
-	names, err := sub.names("")
-	if err != nil {
-		return false, err
-	}
 	seen := 0
 	for _, k := range it.kids {
 		if k.have == nil {
@@ -251,16 +246,11 @@ func (s *swapper) untouched(d *dir, name, path string, top layers.Ino) (bool, er
 	if !isDir(&now.Attr) {
 		return now.Size == r.host.size && now.Mtime == r.host.mtime && now.Mode == r.host.mode, nil
 	}
-	fd, err := openat2(d.fd, name, unix.O_PATH|unix.O_DIRECTORY)
+	sub, names, err := d.list(name)
 	if err != nil {
 		return false, err
 	}
-	sub := &dir{fd, d.hook}
 	defer sub.close()
-	names, err := sub.names("")
-	if err != nil {
-		return false, err
-	}
 	for _, n := range names {
 		if ours, err := s.untouched(sub, n, join(path, n), 0); err != nil || !ours {
 			return false, err

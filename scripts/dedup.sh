@@ -48,7 +48,11 @@ for i in $(seq "$N"); do
 	cat "$MNT/node_modules/p1/lib/"*.js >"$MNT/bundle.js"
 	"$BIN" checkpoint "c$i" -s "$MNT" -q >/dev/null
 done
-sleep 3 # the daemon puts the last of it into packs
+# The daemon puts the last of it into packs.
+for _ in $(seq 600); do
+	"$BIN" status -s "$MNT" --json | grep -Eq '"pending_bytes": *0[,}]' && break
+	sleep 0.1
+done
 BEFORE=$(taken)
 "$BIN" gc -s "$MNT"
 AFTER=$(taken)

@@ -55,6 +55,27 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// runApplied gives fn count sequences of the plan, each with a base and a store of its own.
+func runApplied(t *testing.T, count int, plan twin.Plan, fn func(s *applied, steps []twin.Step)) {
+	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: count}, "REWINDFS_TEST_CHECKS")
+	for at := 0; at < seq.Count; at += perStore {
+		part := twin.Sequences{Seed: seq.Seed + at, Count: min(perStore, seq.Count-at)}
+		t.Run(fmt.Sprintf("from %d", part.Seed), func(t *testing.T) {
+			t.Parallel()
+			fast := fstree.FastTemp(t)
+			n := 0
+			twin.Check(t, part, twin.Steps(plan), func(tb twin.TB, steps []twin.Step) {
+				n++
+				top := filepath.Join(fast, fmt.Sprint(n))
+				defer os.RemoveAll(top)
+				s := newApplied(tb, top, filepath.Join(top, "base"))
+				defer s.close()
+				fn(s, steps)
+			})
+		})
+	}
+}
+
 // applied is a branch that is committed.
 type applied struct {
 	tb      twin.TB

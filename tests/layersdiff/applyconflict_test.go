@@ -3,8 +3,6 @@ package layersdiff
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,29 +17,15 @@ import (
 // TestApplyConflicts changes the base by hand between what the layers were built on and a commit. Each change that meets one of
 // the layers is a conflict by its path; none is overwritten; the others stay.
 func TestApplyConflicts(t *testing.T) {
-	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 60}, "REWINDFS_TEST_CHECKS")
-	for at := 0; at < seq.Count; at += perStore {
-		part := twin.Sequences{Seed: seq.Seed + at, Count: min(perStore, seq.Count-at)}
-		t.Run(fmt.Sprintf("from %d", part.Seed), func(t *testing.T) {
-			t.Parallel()
-			fast := fstree.FastTemp(t)
-			n := 0
-			twin.Check(t, part, twin.Steps(meeting), func(tb twin.TB, steps []twin.Step) {
-				n++
-				top := filepath.Join(fast, fmt.Sprint(n))
-				defer os.RemoveAll(top)
-				s := newApplied(tb, top, filepath.Join(top, "base"))
-				defer s.close()
-				for _, step := range steps {
-					if step.Ctl == twin.Commit {
-						s.meet(step.Pick)
-						return
-					}
-					s.step(step)
-				}
-			})
-		})
-	}
+	runApplied(t, 60, meeting, func(s *applied, steps []twin.Step) {
+		for _, step := range steps {
+			if step.Ctl == twin.Commit {
+				s.meet(step.Pick)
+				return
+			}
+			s.step(step)
+		}
+	})
 }
 
 var meeting = twin.Plan{Lo: 10, Hi: 60, Chance: map[twin.Ctl]int{twin.Seal: 20, twin.Commit: 80}}

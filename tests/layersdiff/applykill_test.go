@@ -3,9 +3,6 @@ package layersdiff
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,29 +21,15 @@ var errKilled = errors.New("killed")
 // TestApplyKilled kills commits and undos in front of a call, at another one in each sequence, and sometimes what the next start does about it, too.
 // Then the host is as it was or as it was to be, path by path, and after the next start as a whole; nothing is left in it.
 func TestApplyKilled(t *testing.T) {
-	seq := twin.FromEnv(t, twin.Sequences{Seed: 1, Count: 40}, "REWINDFS_TEST_CHECKS")
-	for at := 0; at < seq.Count; at += perStore {
-		part := twin.Sequences{Seed: seq.Seed + at, Count: min(perStore, seq.Count-at)}
-		t.Run(fmt.Sprintf("from %d", part.Seed), func(t *testing.T) {
-			t.Parallel()
-			fast := fstree.FastTemp(t)
-			n := 0
-			twin.Check(t, part, twin.Steps(killed), func(tb twin.TB, steps []twin.Step) {
-				n++
-				top := filepath.Join(fast, fmt.Sprint(n))
-				defer os.RemoveAll(top)
-				s := newApplied(tb, top, filepath.Join(top, "base"))
-				defer s.close()
-				for i, step := range steps {
-					if step.Ctl == twin.Commit {
-						s.kill(step.Pick, i%4 == 0)
-					} else {
-						s.step(step)
-					}
-				}
-			})
-		})
-	}
+	runApplied(t, 40, killed, func(s *applied, steps []twin.Step) {
+		for i, step := range steps {
+			if step.Ctl == twin.Commit {
+				s.kill(step.Pick, i%4 == 0)
+			} else {
+				s.step(step)
+			}
+		}
+	})
 }
 
 var killed = twin.Plan{

@@ -3,6 +3,7 @@ package fs
 import (
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -51,11 +52,18 @@ func labelOf(name string) string {
 	return strings.NewReplacer("%2F", "/", "%2E", ".").Replace(name)
 }
 
+// virtualAttr describes a directory that exists only here. That of the checkpoints
+// was changed this moment, whenever it is asked, as those in /proc are: the kernel
+// takes no listing that it has kept for one of now, however soon after another it is read.
 func virtualAttr(node uint64) layers.Attr {
 	a := layers.Attr{Mode: unix.S_IFDIR | 0o555, Nlink: 2}
 	if node == nodeRewind {
 		a.Nlink = 3
+		return a
 	}
+	now := time.Now()
+	a.Mtime = layers.Time{Sec: now.Unix(), Nsec: uint32(now.Nanosecond())}
+	a.Ctime = a.Mtime
 	return a
 }
 
@@ -116,7 +124,8 @@ func (f *FS) listVirtual(in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 				}
 			}
 		}
-		// The kernel keeps what it listed; have it forget that soon.
+		// The kernel keeps what it listed; have it forget that soon, for those
+		// that read the directory again without looking it up.
 		defer f.voider.data(nodeCheckpoints)
 	}
 	for i := int(min(in.Offset, uint64(len(names)))); i < len(names); i++ {

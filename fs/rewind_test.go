@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,6 +56,20 @@ func TestRewindDirectory(t *testing.T) {
 	r.want(".rewind/checkpoints/three/d/f", "base")
 	r.label("three", 0)
 	r.wantGone(".rewind/checkpoints/three")
+}
+
+// Who lists the checkpoints sees those of this moment, also right after another listing.
+func TestRewindListsNow(t *testing.T) {
+	r := newRig(t, nil)
+	r.checkpoint("one")
+	for i := range 300 {
+		name := fmt.Sprint("c", i)
+		r.label(name, r.layer("one"))
+		got, err := os.ReadDir(r.path(".rewind/checkpoints"))
+		if err != nil || len(got) != i+2 {
+			t.Fatalf("with %s there are %d checkpoints, want %d; %v", name, len(got), i+2, err)
+		}
+	}
 }
 
 func TestRewindIsReadOnly(t *testing.T) {

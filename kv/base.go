@@ -55,6 +55,11 @@ type generation struct {
 	empty bool // the database has no tables
 }
 
+// blockCache bounds the memory for blocks that reads have unpacked, in bytes.
+// Measured with 200,000 records: a record of a block that is in it takes a tenth longer to get than from a table
+// without compression (1.5 µs), one of a block that is not four times as long (10 µs).
+const blockCache = 16 * mib
+
 func badgerOptions(dir string, log *slog.Logger) badger.Options {
 	return badger.DefaultOptions(dir).
 		WithLogger(badgerLog{log}).
@@ -66,10 +71,10 @@ func badgerOptions(dir string, log *slog.Logger) badger.Options {
 		WithDetectConflicts(false).
 		WithNumCompactors(0).
 		WithMemTableSize(8 * mib). // there is none, but Badger checks the number
-		// Uncompressed blocks and indexes are read in place, without a cache.
-		WithCompression(options.None).
-		WithBlockCacheSize(0).
-		WithIndexCacheSize(0)
+		WithCompression(tablePack).
+		WithBlockSize(blockSize).
+		WithBlockCacheSize(blockCache).
+		WithIndexCacheSize(0) // they are read in place
 }
 
 // openBase opens the database in dir and makes it if it is not there.
@@ -185,6 +190,9 @@ func (l badgerLog) Errorf(f string, a ...any) {
 }
 
 func (l badgerLog) Warningf(f string, a ...any) {
+	if strings.Contains(f, "might be too small") || strings.HasPrefix(f, "Cache life") {
+		return // the cache is as large as we want it; a look at all keys goes through it, too
+	}
 	l.log.Warn("badger: " + strings.TrimSpace(fmt.Sprintf(f, a...)))
 }
 func (badgerLog) Infof(string, ...any)  {}

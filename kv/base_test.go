@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/dgraph-io/badger/v4/options"
 )
 
 // levels counts the table files of the last level and of level 0.
@@ -103,13 +105,14 @@ func emptied(t *testing.T, db *DB, model map[string]string) {
 		b.Delete([]byte(k))
 	}
 	must(t, db.Apply(b))
+	x := noise(1, MaxValue)
 	for range 8 { // changes enough to make the merges go down
-		must(t, db.Apply(batchOf("x", strings.Repeat("x", MaxValue))))
+		must(t, db.Apply(batchOf("x", x)))
 		must(t, db.Flush())
 		db.awaitMerge()
 	}
 	mergeAll(t, db)
-	same(t, dump(t, db), map[string]string{"x": strings.Repeat("x", MaxValue)})
+	same(t, dump(t, db), map[string]string{"x": x})
 	var size int64
 	for _, i := range db.base.cur.Load().db.Tables() {
 		size += int64(i.OnDiskSize)
@@ -124,10 +127,9 @@ func emptied(t *testing.T, db *DB, model map[string]string) {
 func TestCompact(t *testing.T) {
 	free := int64(1 << 40)
 	db := openT(t, t.TempDir(), Options{FlushIdle: manual, statfs: func(string) (int64, int64, error) { return free, 1 << 40, nil }})
-	val := strings.Repeat("v", 1000)
 	key := func(i int) string { return fmt.Sprintf("key%05d", i) }
 	for i := range 3000 {
-		put(t, db, key(i), val)
+		put(t, db, key(i), noise(i, 1000))
 	}
 	must(t, db.Flush())
 	db.awaitMerge()
@@ -276,10 +278,11 @@ func TestDamagedManifest(t *testing.T) {
 }
 
 func TestTablesGolden(t *testing.T) {
-	text := formatTables([]tableFile{{1, 0, 4711, 0xabc}, {1 << 33, 6, 1 << 40, 0xffffffff}})
+	last := tableFile{1 << 33, 6, 1 << 40, 0xffffffff, options.ZSTD}
+	text := formatTables([]tableFile{{1, 0, 4711, 0xabc, options.None}, last})
 	golden(t, "tables.golden", text)
 	got, err := parseTables(text)
-	if err != nil || len(got) != 2 || got[1] != (tableFile{1 << 33, 6, 1 << 40, 0xffffffff}) {
+	if err != nil || len(got) != 2 || got[1] != last {
 		t.Errorf("%+v %v", got, err)
 	}
 	for i := range text {
@@ -288,6 +291,56 @@ func TestTablesGolden(t *testing.T) {
 		}
 		if _, err := parseTables(text[:i] + "1" + text[i+1:]); err == nil && text[i] != '1' {
 			t.Errorf("list changed at %d is accepted", i)
+		}
+	}
+}
+
+// testdata/v1 was left by a kill of the last program of format 1: tables in both levels, none of them compressed, and
+// records in the log. It is read, changed, merged with new tables and read again.
+func TestFormat1(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	must(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "v1"))))
+	want := map[string]string{}
+	for i := range 200 {
+		round := 0
+		if i%4 == 0 {
+			round = 3
+		}
+		want[fmt.Sprintf("key%03d", i)] = strings.Repeat(fmt.Sprint(round), 10+i%5)
+		if i%10 == 0 && i%4 != 0 {
+			delete(want, fmt.Sprintf("key%03d", i))
+		}
+	}
+	open := func() *DB { return openT(t, dir, Options{FlushIdle: manual}) }
+	db := open()
+	same(t, dump(t, db), want)
+	text, err := os.ReadFile(filepath.Join(dir, formatName))
+	if err != nil || string(text) != formatFile(formatNow, db.StoreID()) {
+		t.Errorf("the format file says %q: %v", text, err)
+	}
+	for i := range 3 {
+		k := fmt.Sprintf("new%d", i)
+		want[k] = strings.Repeat("n", 1000)
+		put(t, db, k, want[k])
+		must(t, db.Flush())
+		db.awaitMerge()
+		kinds := map[options.CompressionType]int{}
+		for _, f := range db.base.tables {
+			kinds[f.pack]++
+		}
+		if i == 0 && (kinds[options.None] == 0 || kinds[tablePack] == 0) {
+			t.Errorf("tables by compression: %v, want some of both", kinds)
+		}
+		same(t, dump(t, db), want)
+		must(t, db.Close())
+		db = open()
+		same(t, dump(t, db), want)
+	}
+	must(t, db.Scrub())
+	same(t, dump(t, db), want)
+	for _, f := range db.base.tables {
+		if f.pack != tablePack {
+			t.Errorf("table %d is not compressed after all was written anew", f.id)
 		}
 	}
 }

@@ -19,8 +19,10 @@ const (
 	// format1: keys as in testdata/keys.golden, segments as described in
 	// segment.go, Badger v4 in managed mode.
 	format1 = 1
+	// format2: tables of Badger are compressed, and the list of them says which. Those of format 1 are read as they are.
+	format2 = 2
 
-	formatNow   = format1
+	formatNow   = format2
 	formatMagic = "rewindfs-kv"
 	formatName  = "format"
 
@@ -72,7 +74,10 @@ func openFormat(dir string) (storeID, error) {
 	path := filepath.Join(dir, formatName)
 	text, err := os.ReadFile(path)
 	if err == nil {
-		_, id, err := parseFormat(string(text))
+		version, id, err := parseFormat(string(text))
+		if err == nil && version < formatNow { // what older ones have can be read as it is
+			err = raiseFormat(path, id)
+		}
 		if err != nil {
 			return id, fmt.Errorf("opening the store in %s: %w", dir, err)
 		}
@@ -92,6 +97,20 @@ func openFormat(dir string) (storeID, error) {
 		return id, fmt.Errorf("writing the store's format: %w", spaceErr(err))
 	}
 	return id, nil
+}
+
+// raiseFormat makes the format file at path say formatNow. It writes in place, where only
+// the number differs, so that a full disk does not matter.
+func raiseFormat(path string, id storeID) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteAt([]byte(formatFile(formatNow, id)), 0)
+		err = errors.Join(err, f.Sync(), f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("raising the store's format: %w", spaceErr(err))
+	}
+	return nil
 }
 
 // writeFileDurably makes path hold text, all of it or not at all.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,6 +52,13 @@ func batchOf(kv ...string) *Batch {
 		}
 	}
 	return b
+}
+
+// noise is n bytes that cannot be compressed, the same for the same seed.
+func noise(seed, n int) string {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16)}).Read(b)
+	return string(b)
 }
 
 // dump returns all that is in db, by Scan, and checks that Get agrees.

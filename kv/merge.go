@@ -77,31 +77,42 @@ func (b *base) compact(sp *space, all bool) error {
 	if len(l.fresh) == 0 && !all || len(l.fresh)+len(l.last) == 0 {
 		return nil
 	}
-	live := liveBytes(g)
+	had := l.freshBytes + l.lastBytes
+	live := int64(float64(had) * liveShare(g))
 	if all {
 		if err := sp.room(live); err != nil {
 			return err
 		}
 		return b.mergeDown(g, l.fresh, l.last)
 	}
-	if had := l.freshBytes + l.lastBytes; live > had-had/8 || sp.room(live) != nil {
+	if live > had-had/8 || sp.room(live) != nil {
 		return nil
 	}
 	return b.mergeDown(g, l.fresh, l.last)
 }
 
 // itemBytes is what a table file has for an item besides key and value, about: two
-// headers, the version, and its share of the index.
-const itemBytes = 32
+// headers, the version, and its share of the index, less what it shares with other keys.
+const itemBytes = 12
 
-// liveBytes is about what the newest versions of all keys would take in table files.
-func liveBytes(g *generation) (n int64) {
-	it := g.txn.NewIterator(badger.IteratorOptions{})
+// liveShare is about which part of the table files the newest versions of all keys take, 0 to 1.
+func liveShare(g *generation) float64 {
+	it := g.txn.NewIterator(badger.IteratorOptions{AllVersions: true})
 	defer it.Close()
+	var live, all int64
+	var key []byte
 	for it.Rewind(); it.Valid(); it.Next() {
-		n += it.Item().EstimatedSize() + itemBytes
+		item := it.Item()
+		n := item.KeySize() + item.ValueSize() + itemBytes
+		all += n
+		if !bytes.Equal(item.Key(), key) { // the newest version
+			key = item.KeyCopy(key)
+			if !item.IsDeletedOrExpired() {
+				live += n
+			}
+		}
 	}
-	return n
+	return float64(live) / float64(max(all, 1))
 }
 
 // gather writes the newest versions in level 0, deletions too.

@@ -66,7 +66,7 @@ func fillDisk(t testing.TB, dir string) (undo func()) {
 func grow(t testing.TB, db *DB, model map[string]string, name string, limit int) int {
 	t.Helper()
 	for i := range limit {
-		k, v := fmt.Sprintf("%s%05d", name, i), strings.Repeat(string(rune('a'+i%26)), 50_000)
+		k, v := fmt.Sprintf("%s%05d", name, i), noise(i, 50_000)
 		err := db.Apply(batchOf(k, v))
 		if errors.Is(err, ErrNoSpace) && errors.Is(err, unix.ENOSPC) {
 			return i

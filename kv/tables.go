@@ -24,8 +24,9 @@ import (
 type tableFile struct {
 	id    uint64
 	level int
-	size  int64  // in bytes
-	sum   uint32 // CRC-32C of the whole file
+	size  int64                   // in bytes
+	sum   uint32                  // CRC-32C of the whole file
+	pack  options.CompressionType // of its blocks, by Badger's numbers
 }
 
 const (
@@ -45,10 +46,15 @@ const (
 
 	// newExt ends the name of a table file that is not yet part of the database.
 	newExt = ".new"
+
+	// tablePack is how new tables are compressed, block by block. Neighbours in a table are much alike (the same inode in
+	// other layers, the same directory): it makes a third of them.
+	tablePack = options.ZSTD
+	blockSize = 4 << 10 // bytes before compression: what a read of one key unpacks
 )
 
 // The file "tables" says which table files are the database, each with its length
-// and checksum, and ends with a checksum of its own. It is replaced in one step.
+// and checksum (and how it is compressed, if it is), and ends with a checksum of its own. It is replaced in one step.
 // Badger has a manifest for the same purpose, but takes a damaged one for a shorter
 // one, and a damaged table for a reason to panic. So Badger's is written anew from
 // ours, and Badger gets to see only files that were checked.
@@ -57,7 +63,11 @@ const tablesName = "tables"
 func formatTables(tables []tableFile) string {
 	var s strings.Builder
 	for _, t := range tables {
-		fmt.Fprintf(&s, "%d %d %d %08x\n", t.id, t.level, t.size, t.sum)
+		fmt.Fprintf(&s, "%d %d %d %08x", t.id, t.level, t.size, t.sum)
+		if t.pack != options.None { // of format 1, no table was
+			fmt.Fprintf(&s, " %d", t.pack)
+		}
+		s.WriteByte('\n')
 	}
 	fmt.Fprintf(&s, "end %08x\n", crc32.Checksum([]byte(s.String()), crcTable))
 	return s.String()
@@ -66,7 +76,7 @@ func formatTables(tables []tableFile) string {
 func parseTables(text string) (tables []tableFile, err error) {
 	for line := range strings.Lines(text) {
 		var t tableFile
-		if n, _ := fmt.Sscanf(line, "%d %d %d %x\n", &t.id, &t.level, &t.size, &t.sum); n != 4 {
+		if n, _ := fmt.Sscanf(line, "%d %d %d %x %d\n", &t.id, &t.level, &t.size, &t.sum, &t.pack); n < 4 {
 			break
 		}
 		tables = append(tables, t)
@@ -137,7 +147,7 @@ func (b *base) writeManifest() error {
 	set := pb.ManifestChangeSet{}
 	for _, t := range b.tables {
 		set.Changes = append(set.Changes, &pb.ManifestChange{
-			Id: t.id, Op: pb.ManifestChange_CREATE, Level: uint32(t.level), Compression: uint32(options.None),
+			Id: t.id, Op: pb.ManifestChange_CREATE, Level: uint32(t.level), Compression: uint32(t.pack),
 		})
 	}
 	changes, err := proto.Marshal(&set)
@@ -225,7 +235,7 @@ type tableWriter struct {
 func (w *tableWriter) add(key, val []byte, ts uint64) error {
 	if w.build == nil {
 		w.build = sst.NewTableBuilder(sst.Options{
-			BlockSize: 4 << 10, BloomFalsePositive: 0.01, Compression: options.None, TableSize: mib,
+			BlockSize: blockSize, BloomFalsePositive: 0.01, Compression: tablePack, ZSTDCompressionLevel: 1, TableSize: mib,
 		})
 		w.size = 0
 	}
@@ -256,7 +266,7 @@ func (w *tableWriter) cut() error {
 		os.Remove(path)
 		return fmt.Errorf("writing a table of badger: %w", spaceErr(err))
 	}
-	w.files = append(w.files, tableFile{id, w.level, int64(len(data)), crc32.Checksum(data, crcTable)})
+	w.files = append(w.files, tableFile{id, w.level, int64(len(data)), crc32.Checksum(data, crcTable), tablePack})
 	return nil
 }
 

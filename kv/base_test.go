@@ -278,7 +278,7 @@ func TestDamagedManifest(t *testing.T) {
 }
 
 func TestTablesGolden(t *testing.T) {
-	last := tableFile{1 << 33, 6, 1 << 40, 0xffffffff, options.ZSTD}
+	last := tableFile{1 << 33, 6, 1 << 40, 0xffffffff, options.Snappy}
 	text := formatTables([]tableFile{{1, 0, 4711, 0xabc, options.None}, last})
 	golden(t, "tables.golden", text)
 	got, err := parseTables(text)

@@ -17,7 +17,7 @@ import (
 const (
 	// A pack is worth it when its blocks are more than repackNum/repackDen of what lives in it, and
 	// at least repackMin bytes can be had.
-	repackNum, repackDen = 8, 7
+	repackNum, repackDen = 12, 11
 	repackMin            = 256 << 10
 	repackBytes          = 4 << 20 // of chunks in one batch
 )

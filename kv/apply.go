@@ -117,7 +117,7 @@ func (db *DB) newSegment() (*segment, error) {
 	}
 	db.spareMu.Lock()
 	defer db.spareMu.Unlock()
-	return createSegment(db.logDir, db.id, db.nextSeq, db.sizes.step)
+	return createSegment(db.logDir, db.id, db.nextSeq, db.step())
 }
 
 // appendRecord seals rec and writes it to the log. The caller holds wmu, or is Open.
@@ -146,12 +146,13 @@ func (db *DB) reserveLog(n int64, reserve, opening bool) error {
 			return fmt.Errorf("writing to the store: %w", err)
 		}
 	}
-	if s.tail+n+db.sizes.step/2 <= s.alloc {
+	if s.tail+n+db.step()/2 <= s.alloc {
 		return nil
 	}
+	db.trimmed.Store(false)
 	err := db.logFull
 	if err == nil || time.Since(db.noStep) > spaceAge { // an attempt that fails is slow
-		err = db.extendLog(s.tail+n+db.sizes.step, reserve)
+		err = db.extendLog(s.tail+n+db.step(), reserve)
 		db.logFull, db.noStep = err, time.Now()
 	}
 	if s.tail+n+lastBytes <= s.alloc || opening && s.tail+n <= s.alloc {
@@ -170,7 +171,7 @@ func (db *DB) extendLog(size int64, reserve bool) error {
 	}
 	if errors.Is(err, ErrNoSpace) && reserve && db.dropSpare() {
 		db.log.Warn("store: disk is full, the log takes the blocks of the spare segment", "dir", db.dir)
-		err = db.seg.extend(size - db.sizes.step/2)
+		err = db.seg.extend(size - db.step()/2)
 	}
 	return err
 }

@@ -185,6 +185,28 @@ func TestCompact(t *testing.T) {
 	}
 }
 
+// Compact leaves the log little that is allocated ahead; what is written then gets the usual blocks.
+func TestCompactTrimsTheLog(t *testing.T) {
+	db := openT(t, t.TempDir(), Options{FlushIdle: manual})
+	for i := range 300 {
+		put(t, db, fmt.Sprint("k", i), noise(i, 50_000))
+	}
+	takes := func() int64 {
+		n, err := diskBytes(db.logDir)
+		must(t, err)
+		return n
+	}
+	before := takes()
+	must(t, db.Compact())
+	if after, most := takes(), 2*db.sizes.step/trimmedPart+64<<10; after > most || before < 4*most {
+		t.Errorf("the log took %d bytes and takes %d after, want at most %d", before, after, most)
+	}
+	put(t, db, "one more", noise(1, 300_000))
+	if now := takes(); now < db.sizes.step {
+		t.Errorf("the log takes %d bytes when it is written to again, want a step of %d ahead", now, db.sizes.step)
+	}
+}
+
 // Readers stay on the files that they began with while flushes and merges
 // replace them.
 func TestReadersDuringMerge(t *testing.T) {

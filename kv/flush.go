@@ -123,17 +123,23 @@ func (db *DB) compact(all bool) error {
 	db.wmu.Unlock()
 	err := db.base.compact(db.space, all)
 	db.endMerge(err)
-	return errors.Join(ferr, err, db.trimSpare())
+	return errors.Join(ferr, err, db.trimLog())
 }
 
-// trimSpare leaves the spare segment one step: a burst of writes may have left it larger.
-func (db *DB) trimSpare() error {
+// trimLog leaves the log and the spare segment a part of a step ahead each: a burst of writes may have left them much more.
+func (db *DB) trimLog() error {
+	db.wmu.Lock()
+	defer db.wmu.Unlock()
+	db.trimmed.Store(true)
+	if err := db.seg.trim(db.seg.tail + db.step()); err != nil {
+		return err
+	}
 	db.spareMu.Lock()
 	defer db.spareMu.Unlock()
 	spare := filepath.Join(db.logDir, spareName)
 	st, err := os.Lstat(spare)
-	if err == nil && st.Size() > db.sizes.step {
-		err = os.Truncate(spare, db.sizes.step)
+	if err == nil && st.Size() > db.step() {
+		err = os.Truncate(spare, db.step())
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("shorten the spare log segment: %w", err)
@@ -166,7 +172,7 @@ func (db *DB) Scrub() error {
 func (db *DB) stockUp() {
 	db.spareMu.Lock()
 	defer db.spareMu.Unlock()
-	if err := db.space.stock(filepath.Join(db.logDir, spareName), db.sizes.step); err != nil {
+	if err := db.space.stock(filepath.Join(db.logDir, spareName), db.step()); err != nil {
 		db.log.Warn("store: no spare log segment", "err", err)
 	}
 }
@@ -276,7 +282,7 @@ func (db *DB) recycle(t *table) {
 			if err == nil {
 				err = db.fault("log.recycle")
 			}
-			if keep := spareSteps * db.sizes.step; err == nil && s.alloc > keep {
+			if keep := spareSteps * db.step(); err == nil && s.alloc > keep {
 				err = s.f.Truncate(keep)
 			}
 			errs = append(errs, err)

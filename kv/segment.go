@@ -165,6 +165,18 @@ func (s *segment) extend(size int64) error {
 	return nil
 }
 
+// trim gives back the blocks from size on, which is behind the tail.
+func (s *segment) trim(size int64) error {
+	if s.alloc <= size {
+		return nil
+	}
+	if err := s.f.Truncate(size); err != nil {
+		return fmt.Errorf("shortening log segment %s: %w", s.path, err)
+	}
+	s.alloc = size
+	return nil
+}
+
 // fallocate gives [off, off+n) of f blocks and makes f at least that long. A
 // file system that cannot reserve gets a longer, sparse file.
 func fallocate(f *os.File, off, n int64) error {

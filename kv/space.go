@@ -15,7 +15,7 @@ import (
 // sizes scales what a store allocates ahead to the disk it lives on, in bytes.
 type sizes struct {
 	reserve int64 // free space that growing batches leave alone
-	step    int64 // log blocks are allocated in steps of this
+	step    int64 // log blocks are allocated in steps of this, see DB.step
 	segment int64 // a log segment of this size is rotated
 }
 
@@ -25,7 +25,19 @@ const (
 	defaultReserve = 64 * mib
 	defaultStep    = 4 * mib
 	defaultSegment = 32 * mib
+
+	// trimmedPart is which part of a step is ahead after a compaction, until something is written again: for the
+	// store not to take much more than what it holds.
+	trimmedPart = 16
 )
+
+// step is what the log has allocated ahead, and the length of its spare segment, in bytes.
+func (db *DB) step() int64 {
+	if db.trimmed.Load() {
+		return db.sizes.step / trimmedPart
+	}
+	return db.sizes.step
+}
 
 func sizesFor(total, reserve int64) sizes {
 	z := sizes{defaultReserve, defaultStep, defaultSegment}

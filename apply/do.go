@@ -17,6 +17,9 @@ func (c *Commit) Do(ctx context.Context, progress Progress, end End) error {
 	if c.unready {
 		return errors.New("the plan has conflicts")
 	}
+	if len(c.Merges) > 0 {
+		return errors.New("the plan has merges, which are to be taken into the tree first")
+	}
 	if c.Noop() {
 		return nil
 	}
@@ -103,7 +106,10 @@ func (c *Commit) begin(j *journal, progress Progress) error {
 		}
 		it.put.none = it.want == nil
 		it.put.branch, it.put.layer = c.Record.Branch, c.Record.Layer
-		it.put.putBack, it.put.gen = j.Undo != 0, c.p.gen
+		it.put.putBack, it.put.gen, it.put.merged = j.Undo != 0, c.p.gen, it.merged
+		if it.text != nil && j.Target == "" { // no layer has it
+			c.a.tree.PutOriginal(&w.b, it.path, it.put.host.built(), it.put.host.mode, it.text)
+		}
 		return w.put(kv.Placed(string(j.Key), it.path, j.N), it.put.encode(it.path))
 	})
 	if err == nil {

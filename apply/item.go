@@ -34,6 +34,10 @@ type item struct {
 	verdict verdict
 	reason  string   // of a conflict or of what is left
 	over    bool     // a conflict that was decided for us
+	merge   *Merge   // apply: what both sides make of it
+	how     string   // it was merged, or could be
+	text    []byte   // what is to be brought instead of what the checkpoint has; nil: that
+	merged  bool     // the layers are built on what was merged of the host
 	cut     bool     // want is without the setuid or setgid bit that the checkpoint has
 	foreign []string // of a directory that is to go: what the host has in it beside what is ours
 

@@ -16,6 +16,7 @@ type placed struct {
 	none    bool   // nothing
 	putBack bool   // an undo put back what was there before: it is for all whose base is of generation gen or older
 	gen     uint64
+	merged  bool   // it came to stand on what the host had by a merge
 	branch  string // of the checkpoint
 	layer   uint64
 	host    mark   // what the host said of it afterwards; a zero ctime was not looked at
@@ -45,6 +46,7 @@ const placedVersion = 1
 const (
 	placedNone = 1 << iota
 	placedBack
+	placedMerged
 )
 
 func (r *placed) encode(path string) []byte {
@@ -54,6 +56,9 @@ func (r *placed) encode(path string) []byte {
 	}
 	if r.putBack {
 		flags |= placedBack
+	}
+	if r.merged {
+		flags |= placedMerged
 	}
 	b := []byte{placedVersion, flags}
 	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
@@ -86,7 +91,7 @@ func decodePlaced(n uint64, path string, v []byte) (r *placed, at string, err er
 	if len(v) < 2 || v[0] != placedVersion {
 		return nil, "", errDamaged
 	}
-	r = &placed{n: n, none: v[1]&placedNone != 0, putBack: v[1]&placedBack != 0}
+	r = &placed{n: n, none: v[1]&placedNone != 0, putBack: v[1]&placedBack != 0, merged: v[1]&placedMerged != 0}
 	b, ok := v[2:], true
 	num := func() uint64 {
 		n, l := binary.Uvarint(b)

@@ -188,7 +188,7 @@ func (w *fileWriter) file(it *item, d *dir, name string) (sum []byte, err error)
 	if n := min(size, readSize); int64(len(w.buf)) < n {
 		w.buf = make([]byte, n)
 	}
-	err = eachPart(fileOf(w.s.p.want.v, it.want, it.path), size, w.buf, func(off int64, p []byte) error {
+	err = eachPart(w.s.p.wanted(it), size, w.buf, func(off int64, p []byte) error {
 		w.sum.add(off, p)
 		for len(p) > 0 {
 			n, err := unix.Pwrite(fd, p, off)

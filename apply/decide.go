@@ -174,11 +174,11 @@ func (p *planner) expected(it *item) (bool, error) {
 		return false, err
 	}
 	if built.MergedAt != 0 && (it.rec == nil || it.rec.n < built.MergedAt) { // since then nothing was brought
-		it.merged = true
+		it.merged, it.direct = true, true
 		return h != nil && builtOf(h) == stateOf(built), nil
 	}
 	if r := it.rec; r != nil {
-		it.merged = r.merged
+		it.merged, it.direct = r.merged, r.direct && (r.putBack || p.undo != nil)
 		if r.none || h == nil {
 			return r.none && h == nil, nil
 		}

@@ -98,6 +98,7 @@ func (c *Commit) begin(j *journal, progress Progress) error {
 	if err := w.putSteps(j, c.steps); err != nil {
 		return err
 	}
+	texts := 0 // bytes, since the last batch
 	err := c.p.brought(c.steps, func(it *item) error {
 		if isDir(it.want) && isDir(it.haveAttr()) {
 			if err := c.p.putDir(it); err != nil {
@@ -107,8 +108,15 @@ func (c *Commit) begin(j *journal, progress Progress) error {
 		it.put.none = it.want == nil
 		it.put.branch, it.put.layer = c.Record.Branch, c.Record.Layer
 		it.put.putBack, it.put.gen, it.put.merged = j.Undo != 0, c.p.gen, it.merged
-		if it.text != nil && j.Target == "" { // no layer has it
-			c.a.tree.PutOriginal(&w.b, it.path, it.put.host.built(), it.put.host.mode, it.text)
+		it.put.direct = it.direct
+		if it.brought != nil && j.Target == "" {
+			c.a.tree.PutOriginal(&w.b, it.path, it.put.host.built(), it.put.host.mode, it.brought)
+			if texts += len(it.brought); texts >= keptBatch {
+				texts = 0
+				if err := w.flushAt(1); err != nil {
+					return err
+				}
+			}
 		}
 		return w.put(kv.Placed(string(j.Key), it.path, j.N), it.put.encode(it.path))
 	})

@@ -171,7 +171,7 @@ func (p *planner) collectPlaced() error {
 			ours = r.n == p.undo.N
 		case r.putBack:
 			ours = p.gen <= r.gen
-			if ours && r.merged { // for who has it merged, too
+			if ours && r.direct { // for who has it merged, too
 				var err error
 				if ours, err = p.hasMerged(path, r); err != nil {
 					return err

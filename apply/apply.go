@@ -41,6 +41,7 @@ type Commit struct {
 	Record  Record
 	Changes []Change // in path order
 	Left    []Change // what is left out, or stands against it, and why
+	Merges  []*Merge // of Changes those that are first to be taken into the tree
 
 	a       *Applier
 	p       *planner
@@ -61,6 +62,7 @@ type Change struct {
 	OldSize, NewSize int64
 	Content          bool
 	Reason           string
+	Merge            string // MergeClean or MergeMarkers
 }
 
 // Conflicts reports whether Do would refuse.
@@ -160,7 +162,7 @@ func (a *Applier) PlanUndo(ctx context.Context, r Request, rec Record) (*Commit,
 func (a *Applier) commit(ctx context.Context, fd int, r Request, rec Record) *Commit {
 	host := &dir{fd, a.hook}
 	rec.Version, rec.At, rec.Branch, rec.Layer = recordVersion, a.now().UTC(), r.Branch, max(rec.Layer, uint64(r.Layer))
-	return &Commit{a: a, host: host, Record: rec, p: &planner{ctx: ctx, db: a.db, tree: a.tree, host: host, r: r}}
+	return &Commit{a: a, host: host, Record: rec, p: &planner{now: a.now, ctx: ctx, db: a.db, tree: a.tree, host: host, r: r}}
 }
 
 func (a *Applier) openWant(c *Commit) error {
@@ -216,8 +218,14 @@ func (c *Commit) list() error {
 			if it.over {
 				c.Record.Over++
 			}
+			if it.merge != nil {
+				c.Merges = append(c.Merges, it.merge)
+			}
 			if it.want != nil && it.have != nil && !isDir(it.haveAttr()) && moved[it.have.Ino] < int(it.have.Nlink) && ch.Reason == "" {
 				ch.Reason = "it has other names on the host, which keep the old content"
+			}
+			if it.text != nil && ch.Reason == "" {
+				ch.Reason = "a part of it: the rest stays in the mount, and a later commit brings it"
 			}
 			if it.cut && ch.Reason == "" {
 				ch.Reason = "without its setuid or setgid bit: bring that with --allow-special"
@@ -247,7 +255,7 @@ func (c *Commit) list() error {
 }
 
 func (it *item) change() Change {
-	ch := Change{Path: it.path, Status: "M", OldSize: -1, NewSize: -1, Content: true, Reason: it.reason}
+	ch := Change{Path: it.path, Status: "M", OldSize: -1, NewSize: -1, Content: true, Reason: it.reason, Merge: it.how}
 	if it.have != nil {
 		ch.Type, ch.OldSize = typeOf(it.haveAttr()), it.have.Size
 	}
@@ -263,6 +271,9 @@ func (it *item) change() Change {
 		ch.Status = "T"
 	default:
 		ch.Content = !isDir(it.want) && (it.want.Size != it.have.Size || it.want.Mtime != it.have.Mtime)
+	}
+	if it.verdict == vApply && it.merge != nil {
+		ch.NewSize = int64(len(it.merge.Text))
 	}
 	return ch
 }

@@ -114,9 +114,12 @@ func (p *planner) leaf(it *item) error {
 	}
 	if ok {
 		it.verdict = vApply
-	} else {
-		p.conflict(it, it.why())
+		return p.marked(it)
 	}
+	if p.r.Merge {
+		return p.mergeText(it)
+	}
+	p.conflict(it, it.why())
 	return nil
 }
 
@@ -166,7 +169,16 @@ func (p *planner) held(it *item) bool {
 // expected reports whether the host has what the layers were built on, or what an earlier commit left.
 func (p *planner) expected(it *item) (bool, error) {
 	h := it.haveAttr()
+	built, err := p.built(it)
+	if err != nil {
+		return false, err
+	}
+	if built.MergedAt != 0 && (it.rec == nil || it.rec.n < built.MergedAt) { // since then nothing was brought
+		it.merged, it.direct = true, true
+		return h != nil && builtOf(h) == stateOf(built), nil
+	}
 	if r := it.rec; r != nil {
+		it.merged, it.direct = r.merged, r.direct && (r.putBack || p.undo != nil)
 		if r.none || h == nil {
 			return r.none && h == nil, nil
 		}
@@ -174,10 +186,6 @@ func (p *planner) expected(it *item) (bool, error) {
 	}
 	if p.base == nil {
 		return h == nil && p.undo == nil, nil
-	}
-	built, err := p.want.v.Built(it.path)
-	if err != nil {
-		return false, err
 	}
 	b := it.base
 	if !built.Known && b != nil { // then the base says it, which is the host but where there are pre-images
@@ -276,7 +284,11 @@ func (p *planner) sameContent(it *item, s *side, a *layers.Attr) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		ours, err := sumOf(fileOf(s.v, a, it.path), a.Size)
+		var mine content = fileOf(s.v, a, it.path)
+		if s == p.want {
+			mine = p.wanted(it)
+		}
+		ours, err := sumOf(mine, a.Size)
 		if errors.As(err, new(*raceError)) {
 			return false, nil
 		}

@@ -17,6 +17,9 @@ func (c *Commit) Do(ctx context.Context, progress Progress, end End) error {
 	if c.unready {
 		return errors.New("the plan has conflicts")
 	}
+	if len(c.Merges) > 0 {
+		return errors.New("the plan has merges, which are to be taken into the tree first")
+	}
 	if c.Noop() {
 		return nil
 	}
@@ -95,6 +98,7 @@ func (c *Commit) begin(j *journal, progress Progress) error {
 	if err := w.putSteps(j, c.steps); err != nil {
 		return err
 	}
+	texts := 0 // bytes, since the last batch
 	err := c.p.brought(c.steps, func(it *item) error {
 		if isDir(it.want) && isDir(it.haveAttr()) {
 			if err := c.p.putDir(it); err != nil {
@@ -103,7 +107,17 @@ func (c *Commit) begin(j *journal, progress Progress) error {
 		}
 		it.put.none = it.want == nil
 		it.put.branch, it.put.layer = c.Record.Branch, c.Record.Layer
-		it.put.putBack, it.put.gen = j.Undo != 0, c.p.gen
+		it.put.putBack, it.put.gen, it.put.merged = j.Undo != 0, c.p.gen, it.merged
+		it.put.direct = it.direct
+		if it.brought != nil && j.Target == "" {
+			c.a.tree.PutOriginal(&w.b, it.path, it.put.host.built(), it.put.host.mode, it.brought)
+			if texts += len(it.brought); texts >= keptBatch {
+				texts = 0
+				if err := w.flushAt(1); err != nil {
+					return err
+				}
+			}
+		}
 		return w.put(kv.Placed(string(j.Key), it.path, j.N), it.put.encode(it.path))
 	})
 	if err == nil {

@@ -34,6 +34,11 @@ type item struct {
 	verdict verdict
 	reason  string   // of a conflict or of what is left
 	over    bool     // a conflict that was decided for us
+	merge   *Merge   // apply: what both sides make of it
+	how     string   // it was merged, or could be
+	text    []byte   // what is to be brought instead of what the checkpoint has; nil: that
+	merged  bool     // it has what the user did on the host, by a merge
+	direct  bool     // what the host has is what was merged
 	cut     bool     // want is without the setuid or setgid bit that the checkpoint has
 	foreign []string // of a directory that is to go: what the host has in it beside what is ours
 
@@ -41,6 +46,7 @@ type item struct {
 	outside bool   // only looked at because of its hard links
 	touched bool   // directory: steps change its entries
 	put     placed // what staging made
+	brought []byte // the text of it, if it is one that is to be kept
 }
 
 func (it *item) kid(name string) *item {

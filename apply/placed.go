@@ -16,6 +16,8 @@ type placed struct {
 	none    bool   // nothing
 	putBack bool   // an undo put back what was there before: it is for all whose base is of generation gen or older
 	gen     uint64
+	merged  bool   // it has what the user did on the host, by a merge: it is ours only for who has that, too
+	direct  bool   // what it took the place of is the user's, and was merged: so is what an undo puts back
 	branch  string // of the checkpoint
 	layer   uint64
 	host    mark   // what the host said of it afterwards; a zero ctime was not looked at
@@ -45,6 +47,8 @@ const placedVersion = 1
 const (
 	placedNone = 1 << iota
 	placedBack
+	placedMerged
+	placedDirect
 )
 
 func (r *placed) encode(path string) []byte {
@@ -54,6 +58,12 @@ func (r *placed) encode(path string) []byte {
 	}
 	if r.putBack {
 		flags |= placedBack
+	}
+	if r.merged {
+		flags |= placedMerged
+	}
+	if r.direct {
+		flags |= placedDirect
 	}
 	b := []byte{placedVersion, flags}
 	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
@@ -86,7 +96,7 @@ func decodePlaced(n uint64, path string, v []byte) (r *placed, at string, err er
 	if len(v) < 2 || v[0] != placedVersion {
 		return nil, "", errDamaged
 	}
-	r = &placed{n: n, none: v[1]&placedNone != 0, putBack: v[1]&placedBack != 0}
+	r = &placed{n: n, none: v[1]&placedNone != 0, putBack: v[1]&placedBack != 0, merged: v[1]&placedMerged != 0, direct: v[1]&placedDirect != 0}
 	b, ok := v[2:], true
 	num := func() uint64 {
 		n, l := binary.Uvarint(b)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,8 +34,12 @@ type Request struct {
 	Hold       *Hold                            // what is held back; nil: nothing
 	Ignored    func(path string, dir bool) bool // what is left out, with all below it; nil: nothing
 	Rules      string                           // path of the file that says what to leave out, which is held back whatever becomes of it; "": none
-	Special    bool                             // also setuid, setgid, capabilities and devices
-	Whole      bool                             // the whole tree, not only what was changed: the target is not the base
+	// Merge: of a text that both sides changed, plan what both make of it (Commit.Merges); with Markers also where they
+	// changed the same lines, else that is a conflict.
+	Merge, Markers bool
+	Edits          map[string]Edit // of these files only a part is to be brought
+	Special        bool            // also setuid, setgid, capabilities and devices
+	Whole          bool            // the whole tree, not only what was changed: the target is not the base
 }
 
 // planner makes a plan.
@@ -53,6 +58,7 @@ type planner struct {
 	several []layers.Ino // changed objects that may have names which nobody has looked at
 	owner   *layers.Attr // of the target's root
 	asRoot  bool
+	now     func() time.Time
 }
 
 // keeps reports whether path is to be brought at all.
@@ -86,6 +92,7 @@ func (p *planner) plan() error {
 		p.collect,
 		func() error { return p.root.each(p.describe) },
 		func() error { return p.look(p.root) },
+		p.edit,
 		func() error { return p.decide(p.root) },
 		p.links,
 	} {
@@ -164,7 +171,13 @@ func (p *planner) collectPlaced() error {
 			ours = r.n == p.undo.N
 		case r.putBack:
 			ours = p.gen <= r.gen
-		case !ours:
+			if ours && r.direct { // for who has it merged, too
+				var err error
+				if ours, err = p.hasMerged(path, r); err != nil {
+					return err
+				}
+			}
+		case !ours || r.merged: // who went back to before the merge does not have what the host had
 			is, known := ancestor[r.layer]
 			if !known {
 				is = p.want.v.Ancestor(layers.Layer(r.layer))

@@ -22,6 +22,7 @@ type stager struct {
 	links    []*item
 	late     []*item // links of what is on the host
 	done     atomic.Int64
+	texts    atomic.Int64 // bytes of texts that are remembered
 	progress func(done, total int64)
 
 	mu    sync.Mutex
@@ -188,8 +189,9 @@ func (w *fileWriter) file(it *item, d *dir, name string) (sum []byte, err error)
 	if n := min(size, readSize); int64(len(w.buf)) < n {
 		w.buf = make([]byte, n)
 	}
-	err = eachPart(fileOf(w.s.p.want.v, it.want, it.path), size, w.buf, func(off int64, p []byte) error {
+	err = eachPart(w.s.p.wanted(it), size, w.buf, func(off int64, p []byte) error {
 		w.sum.add(off, p)
+		w.s.remember(it, off, p)
 		for len(p) > 0 {
 			n, err := unix.Pwrite(fd, p, off)
 			if err != nil && err != unix.EINTR {

@@ -341,6 +341,27 @@ func ParsePreImageLink(k []byte) (dev, ino, gen uint64, ok bool) {
 	return num(k[4:]), num(k[4+numLen:]), num(k[4+2*numLen:]), true
 }
 
+// Original is the key of the text that the base had at path before layers changed it; id tells one state of it from another. A path of
+// more than MaxOriginalPath bytes has none.
+func Original(path string, id uint64) []byte {
+	return appendNum(append(append(OriginalPrefix(), path...), 0), id)
+}
+
+// MaxOriginalPath is the longest path that Original takes, in bytes.
+const MaxOriginalPath = maxBasePath
+
+// OriginalPrefix starts all keys made by Original.
+func OriginalPrefix() []byte { return []byte("e/") }
+
+// ParseOriginal undoes Original.
+func ParseOriginal(k []byte) (path string, id uint64, ok bool) {
+	n := len(k) - numLen - 1
+	if !hasClass(k, 'e') || n < 2 || bytes.IndexByte(k, 0) != n {
+		return "", 0, false
+	}
+	return string(k[2:n]), num(k[n+1:]), true
+}
+
 // BaseShared is the key that says: number ino of the host is that of several base objects,
 // of different times, and some of them were given others. No path begins with a slash.
 func BaseShared(ino uint64) []byte { return appendNum(BaseSharedPrefix(), ino) }

@@ -149,7 +149,7 @@ func (b *Branch) countChanges() error {
 			b.changed++
 		}
 	}
-	return nil
+	return b.wantAgain(inos, names)
 }
 
 // changes reads the change index of layers: inodes with real changes and changed

@@ -22,6 +22,10 @@ type Built struct {
 	Mtime  Time
 	Ctime  Time
 	Size   int64
+	// MergedAt is not 0 where what the base had was merged into the layers later (TakeIn): 1 more than the generation of the base then.
+	// With Markers, that left conflict markers in the file.
+	MergedAt uint64
+	Markers  bool
 }
 
 // wasBase is what a name record knows of the base below it.
@@ -36,7 +40,17 @@ func (w *wasBase) encode(e *enc) {
 		e.byte(0)
 		return
 	}
-	e.byte(1)
+	switch {
+	case w.MergedAt == 0:
+		e.byte(1)
+	case !w.Markers:
+		e.byte(2)
+	default:
+		e.byte(3)
+	}
+	if w.MergedAt != 0 {
+		e.u(w.MergedAt)
+	}
 	e.u(uint64(w.given))
 	e.u(uint64(w.Type >> 12))
 	e.u(w.Ino)
@@ -47,12 +61,16 @@ func (w *wasBase) encode(e *enc) {
 }
 
 func decodeWasBase(d *dec) *wasBase {
-	switch d.byte() {
+	switch kind := d.byte(); kind {
 	case 0:
 		return &wasBase{none: true}
-	case 1:
+	case 1, 2, 3:
+		merged := uint64(0)
+		if kind > 1 {
+			merged = d.u()
+		}
 		w := &wasBase{given: Ino(d.u())}
-		w.Built = Built{Known: true, Exists: true, Type: uint32(d.u()) << 12, Ino: d.u(), Btime: d.time(), Mtime: d.time(), Ctime: d.time(), Size: d.i()}
+		w.Built = Built{Known: true, Exists: true, MergedAt: merged, Markers: kind == 3, Type: uint32(d.u()) << 12, Ino: d.u(), Btime: d.time(), Mtime: d.time(), Ctime: d.time(), Size: d.i()}
 		return w
 	}
 	d.fail()

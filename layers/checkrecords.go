@@ -168,7 +168,7 @@ func (c *checker) loosePieces() error {
 		check  func(k, v []byte) error
 	}{
 		{kv.ExtentsPrefix(), c.extent}, {[]byte("a/"), c.xattr}, {[]byte("r/"), c.rname},
-		{kv.PendingPrefix(), c.pending}, {kv.OrphanPrefix(), c.orphan}, {[]byte("i/"), c.mapped},
+		{kv.PendingPrefix(), c.pending}, {kv.OrphanPrefix(), c.orphan}, {[]byte("i/"), c.mapped}, {kv.OriginalPrefix(), c.original},
 	} {
 		if err := c.scan(class.prefix, class.check); err != nil {
 			return err
@@ -353,6 +353,15 @@ func (c *checker) mapped(k, v []byte) error {
 	d.time()
 	if d.err != nil || ino < firstMapped {
 		c.found(Finding{Kind: "number", What: fmt.Sprintf("the number given to an object of the base (%q) does not decode: it gets a new one", k)}, c.remove(k))
+	}
+	return nil
+}
+
+// original checks a text that the base had. Without it nothing is lost but that others' changes to the file can be merged.
+func (c *checker) original(k, v []byte) error {
+	path, _, ok := kv.ParseOriginal(k)
+	if _, err := decodeOriginal(v, true); err != nil || !ok {
+		c.found(Finding{Kind: "original", What: "what the base had, for merges, does not decode", Path: path}, c.remove(k))
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ const (
 	lostVersion   = 3 // of an inode record that was lost: who does not know it would show an empty file
 	nameVersion   = 1
 	wasVersion    = 2 // of a name record that says what the base had
+	takenVersion  = 3 // of a name record with what the base had later: who does not know it would see a conflict where there is none
 	extentVersion = 1
 	layerVersion  = 1
 	mergeVersion  = 4 // of a layer record that says what was merged: who does not know it would take what came for made there
@@ -272,7 +273,11 @@ func (n nameRec) encode() []byte {
 		e.byte(nameVersion)
 	} else {
 		e.b = make([]byte, 0, 64)
-		e.byte(wasVersion)
+		if n.was.MergedAt != 0 {
+			e.byte(takenVersion)
+		} else {
+			e.byte(wasVersion)
+		}
 	}
 	e.u(uint64(n.ino))
 	e.u(uint64(n.typ >> 12))
@@ -285,14 +290,13 @@ func (n nameRec) encode() []byte {
 
 func decodeName(l Layer, v []byte) (nameRec, error) {
 	d := dec{b: v}
-	was := len(v) > 0 && v[0] == wasVersion
-	if was {
-		d.version(wasVersion, "name")
-	} else {
-		d.version(nameVersion, "name")
+	version := byte(nameVersion)
+	if len(v) > 0 && (v[0] == wasVersion || v[0] == takenVersion) {
+		version = v[0]
 	}
+	d.version(version, "name")
 	n := nameRec{layer: l, ino: Ino(d.u()), typ: uint32(d.u()) << 12, under: d.byte()}
-	if was {
+	if version != nameVersion {
 		n.was = decodeWasBase(&d)
 	}
 	return n, d.err

@@ -145,13 +145,15 @@ func (c *collector) run(ctx context.Context) error {
 			return fmt.Errorf("remove what nobody sees of layer %d: %w", l, err)
 		}
 	}
-	if c.o.DryRun {
-		return c.old(ctx)
+	if !c.o.DryRun {
+		if err := c.t.unmark(c.s, c.hold); err != nil {
+			return err
+		}
 	}
-	if err := c.t.unmark(c.s, c.hold); err != nil {
+	if err := c.old(ctx); err != nil {
 		return err
 	}
-	return c.old(ctx)
+	return c.originals(ctx)
 }
 
 // cutSealed stores what is pending in sealed layers: bytes that are not cut yet lie over

@@ -386,24 +386,27 @@ func (a *mergeApply) takeContent(x *mergeObject, n *node, rec *inode) error {
 	return nil
 }
 
-// putText gives n merged content. Behind its end there may be regions of a time when it was larger, which are named one by
-// one: a file can have been of 8 EiB.
+// putText gives n merged content.
 func (a *mergeApply) putText(x *mergeObject, n *node, rec *inode) error {
-	had, err := a.b.regionsOf(n.ino, rec.regions)
+	return a.putContent(n, rec, a.texts[x], int64(len(x.do.text)))
+}
+
+// putContent gives n new content of size bytes, which st has. Behind its end there may be regions of a time when it was larger,
+// which are named one by one: a file can have been of 8 EiB. Nothing is pending of it.
+func (o *op) putContent(n *node, rec *inode, st *stored, size int64) error {
+	had, err := o.b.regionsOf(n.ino, rec.regions)
 	if err != nil {
 		return err
 	}
-	st := a.texts[x]
-	a.batch.Append(&st.index)
-	size := int64(len(x.do.text))
+	o.batch.Append(&st.index)
 	regions := uint64((size + regionSize - 1) / regionSize)
 	for region := range regions {
 		lo := int64(region) * regionSize
-		a.t.putRegion(&a.batch, n.ino, region, a.b.layer, slice(st.exts, lo, lo+regionSize))
+		o.t.putRegion(&o.batch, n.ino, region, o.b.layer, slice(st.exts, lo, lo+regionSize))
 	}
 	for region, xs := range had {
 		if region >= regions && len(xs) > 0 {
-			a.t.putRegion(&a.batch, n.ino, region, a.b.layer, nil)
+			o.t.putRegion(&o.batch, n.ino, region, o.b.layer, nil)
 		}
 	}
 	rec.regions = max(rec.regions, regions)

@@ -368,6 +368,7 @@ func (o *op) commit() error {
 		o.b.dirty = true
 		o.b.ops++
 	}
+	o.wantOriginals()
 	for _, s := range o.recs {
 		s.n.rec = s.rec
 	}

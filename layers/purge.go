@@ -319,7 +319,7 @@ func emptied(l Layer, v []byte, now Time) []byte {
 	return rec.encode()
 }
 
-// keptOnes empties what was kept of older generations of the base.
+// keptOnes empties what was kept of older generations of the base, and removes what was of files before they were changed.
 func (p *purger) keptOnes() error {
 	p.bodies = map[Ino]bool{}
 	type kept struct {
@@ -369,7 +369,13 @@ func (p *purger) keptOnes() error {
 			}
 		}
 	}
-	return err
+	return errors.Join(err, p.t.eachOriginal(func(r originalRec) error {
+		at, _, _ := kv.ParseOriginal(r.key)
+		if p.inos[r.ino] || slices.ContainsFunc(p.paths, func(q string) bool { return at == q || strings.HasPrefix(at, q+"/") }) {
+			p.batch.Delete(r.key)
+		}
+		return nil
+	}))
 }
 
 // apply makes what has been gathered so. The layers are not what they were: they get new digests.

@@ -25,18 +25,10 @@ type planting struct {
 // apply seals the head and makes what was planned in the layer on top, in one batch.
 func (r *restoring) apply(res *Restored, extra func(*kv.Batch, Restored) error) error {
 	b, t := r.b, r.t
-	was := struct {
-		layer   Layer
-		anc     ancestry
-		changed int64
-		dirty   bool
-	}{b.layer, b.anc, b.changed, b.dirty}
+	was := b.shift(res.Open)
 	o := b.newOp().large()
 	o.batch.UseReserve()
-	sealed := b.sealHead(&o.batch, TimeOf(res.At))
-	b.carryOrphans(&o.batch, b.anc)
-	t.openLayer(&o.batch, b.name, b.layer, b.base.gen)
-	b.layer, b.anc, b.changed, b.dirty = res.Open, b.anc.grow(res.Open), 0, false
+	sealed := was.seal(&o.batch, TimeOf(res.At))
 
 	p := &planting{op: o, r: r, groups: map[Ino]*stagedRec{}}
 	err := p.all()
@@ -51,7 +43,7 @@ func (r *restoring) apply(res *Restored, extra func(*kv.Batch, Restored) error) 
 	}
 	if err != nil {
 		o.unreserve()
-		b.layer, b.anc, b.changed, b.dirty = was.layer, was.anc, was.changed, was.dirty
+		was.back()
 	} else {
 		t.layers[was.layer], t.layers[res.Open] = sealed, onTop(was.layer, b.base.gen)
 		t.nextLayer = res.Open + 1

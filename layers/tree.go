@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -82,6 +83,9 @@ type Tree struct {
 	keeping  sync.Mutex                // held by the one who makes or removes pre-images; taken before mu
 	leftover bool                      // some were made for a commit that did not come. Guarded by keeping
 
+	wanted    map[string]wantedText // by path in the base: texts to be kept, see original.go. Guarded by mu
+	originals atomic.Int64          // bytes, about, of e/ records; -1: not counted yet
+
 	cutWake chan struct{} // tells the cutter that there is much to do
 	stop    chan struct{}
 	stopped sync.WaitGroup
@@ -108,6 +112,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 		mapped:     inoCounter{key: metaNextMapped},
 		stop:       make(chan struct{}),
 	}
+	t.originals.Store(-1)
 	if t.log == nil {
 		t.log = slog.Default()
 	}
@@ -138,6 +143,9 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 func (t *Tree) Close() error {
 	close(t.stop)
 	t.stopped.Wait()
+	if err := t.KeepOriginals(context.Background()); err != nil {
+		t.log.Warn("cannot keep what changed files were before, so changes of others to them could not be merged", "error", err)
+	}
 	return t.cutWhatFits()
 }
 

@@ -1,5 +1,5 @@
 // Package merge3 merges two changed versions of a text by their common ancestor, line by line, as
-// git merge-file does. Its time and memory are bounded by the length of the texts (see edits.go),
+// git merge-file does. Its time and memory are bounded by the length of the texts (see package linediff),
 // whatever they hold, and it changes no byte of a line: CRLF, no newline at the end, and what is not UTF-8 stay.
 //
 // What does not belong here: which files to merge, and where they come from.
@@ -8,6 +8,8 @@ package merge3
 import (
 	"bytes"
 	"strings"
+
+	"github.com/rewindfs/rewindfs/linediff"
 )
 
 // MaxSize is the largest text that should be merged, in bytes. What is larger is data, not something that people edit.
@@ -28,37 +30,25 @@ type Result struct {
 // Merge brings the changes from base to ours and those from base to theirs together. Changes
 // that overlap or touch each other without being the same are conflicts.
 func Merge(base, ours, theirs []byte, l Labels) Result {
-	b, o, t := lines(base), lines(ours), lines(theirs)
-	m := merger{b: b, o: side{lines: o, hunks: edits(b, o)}, t: side{lines: t, hunks: edits(b, t)}, l: l}
+	b, o, t := linediff.Split(base), linediff.Split(ours), linediff.Split(theirs)
+	m := merger{b: b, o: side{lines: o, hunks: linediff.Diff(b, o)}, t: side{lines: t, hunks: linediff.Diff(b, t)}, l: l}
 	m.run()
 	return Result{[]byte(m.out.String()), m.conflicts}
-}
-
-// lines splits a text behind each newline.
-func lines(p []byte) []string {
-	if len(p) == 0 {
-		return nil
-	}
-	l := strings.SplitAfter(string(p), "\n")
-	if l[len(l)-1] == "" {
-		l = l[:len(l)-1]
-	}
-	return l
 }
 
 // side is one changed version: its lines, and the hunks not yet merged.
 type side struct {
 	lines []string
-	hunks []hunk
+	hunks []linediff.Hunk
 	off   int // line i of the base, outside of hunks, is line i+off here
 }
 
 // upTo takes the hunks that begin at or before line hi of the base. It returns where they end, at least hi.
-func (s *side) upTo(hi int) (taken []hunk, end int) {
+func (s *side) upTo(hi int) (taken []linediff.Hunk, end int) {
 	end = hi
 	n := 0
-	for n < len(s.hunks) && s.hunks[n].lo <= end {
-		end = max(end, s.hunks[n].hi)
+	for n < len(s.hunks) && s.hunks[n].Lo <= end {
+		end = max(end, s.hunks[n].Hi)
 		n++
 	}
 	taken, s.hunks = s.hunks[:n], s.hunks[n:]
@@ -66,10 +56,10 @@ func (s *side) upTo(hi int) (taken []hunk, end int) {
 }
 
 // text returns the lines that stand here for [lo, hi) of the base, which the taken hunks lie in.
-func (s *side) text(lo, hi int, taken []hunk) []string {
+func (s *side) text(lo, hi int, taken []linediff.Hunk) []string {
 	from := lo + s.off
 	for _, h := range taken {
-		s.off += len(h.with(s.lines)) - (h.hi - h.lo)
+		s.off += (h.To - h.From) - (h.Hi - h.Lo)
 	}
 	return s.lines[from : hi+s.off]
 }
@@ -88,7 +78,7 @@ func (m *merger) run() {
 		lo := len(m.b)
 		for _, s := range []*side{&m.o, &m.t} {
 			if len(s.hunks) > 0 {
-				lo = min(lo, s.hunks[0].lo)
+				lo = min(lo, s.hunks[0].Lo)
 			}
 		}
 		m.write(m.b[at:lo])
@@ -99,11 +89,11 @@ func (m *merger) run() {
 
 // region merges all hunks that hang together from line lo of the base on, and returns where they end.
 func (m *merger) region(lo int) int {
-	var ours, theirs []hunk
+	var ours, theirs []linediff.Hunk
 	hi := lo
 	for {
 		before := len(m.o.hunks) + len(m.t.hunks)
-		var more []hunk
+		var more []linediff.Hunk
 		more, hi = m.o.upTo(hi)
 		ours = append(ours, more...)
 		more, hi = m.t.upTo(hi)

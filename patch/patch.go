@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/rogpeppe/go-internal/diff"
 	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/linediff"
 )
 
 // Options choose what a patch holds.
@@ -228,20 +229,8 @@ func (w *writer) body(a, b []byte, large bool) {
 
 // text appends the hunks between a and b. Their number of steps is bounded, whatever a and b are.
 func (w *writer) text(old, new string, a, b []byte) {
-	d := diff.Diff("a", a, "b", b)
-	for range 3 { // the header, which we write ourselves
-		_, d, _ = bytes.Cut(d, []byte("\n"))
-	}
 	fmt.Fprintf(&w.out, "--- %s\n+++ %s\n", inLine(old), inLine(new))
-	w.out.Write(d)
-	for line := range bytes.Lines(d) {
-		switch line[0] {
-		case '+':
-			w.f.Added++
-		case '-':
-			w.f.Removed++
-		}
-	}
+	w.f.Added, w.f.Removed = linediff.Unified(&w.out, linediff.Split(a), linediff.Split(b))
 }
 
 // similar estimates how much of a is in b, in percent.

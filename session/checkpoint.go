@@ -70,7 +70,7 @@ func (s *Session) Checkpoint(ctx context.Context, r *control.CheckpointRequest) 
 	}
 	if r.Durable {
 		// Outside of heads: others need not wait for the disk.
-		if err := s.tree.Sync(); err != nil {
+		if err := errors.Join(s.tree.KeepOriginals(ctx), s.tree.Sync()); err != nil {
 			return nil, apiError(fmt.Errorf("checkpoint %s is made, but may not survive a power cut: %w", made.entry.ID, err))
 		}
 	}

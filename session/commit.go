@@ -40,11 +40,19 @@ func (s *Session) Commit(ctx context.Context, r *control.CommitRequest, out *con
 	}
 	defer s.committed.Store(0)
 	c, res, err := s.planCommit(ctx, r)
+	var merged map[string]*apply.Merge
+	if err == nil && !r.DryRun {
+		c, res, merged, err = s.mergeFirst(ctx, r, c, res)
+	}
 	if err != nil {
 		return nil, commitError(err)
 	}
 	defer c.Close()
-	if err := describeCommit(res, c, r, out); err != nil {
+	if len(c.Merges) > 0 && !r.DryRun && len(merged) > 0 { // they are in the mount, and some have markers
+		res.EngineUS = time.Since(start).Microseconds()
+		return res, describeMarkers(res, c, merged, out)
+	}
+	if err := describeCommit(ctx, res, c, r, merged, out); err != nil {
 		return nil, err
 	}
 	if r.DryRun || res.Noop || res.Conflicts > 0 {
@@ -76,15 +84,18 @@ func (s *Session) planCommit(ctx context.Context, r *control.CommitRequest) (*ap
 	res := &control.Committed{
 		DryRun: r.DryRun, Undo: r.Undo, Target: s.o.Base, Counts: map[string]int{}, Notes: []string{}, HoldList: filepath.Join(s.o.Store, holdName),
 	}
-	req := apply.Request{Branch: s.o.Branch, OnConflict: apply.OnConflict(r.OnConflict), Special: r.Special}
+	req := apply.Request{Branch: s.o.Branch, OnConflict: apply.OnConflict(r.OnConflict), Special: r.Special, Merge: r.Merge, Markers: r.Markers}
 	switch req.OnConflict {
 	case "", apply.Abort, apply.Ours, apply.Theirs:
 	default:
 		return nil, nil, badRequest("on_conflict is %q: use abort, ours or theirs", r.OnConflict)
 	}
+	if err := checkMerge(r); err != nil {
+		return nil, nil, err
+	}
 	a := apply.New(s.db, s.tree, s.base, s.log, s.o.Now)
 	if r.Undo {
-		if r.Ref != "" || r.To != "" || len(r.Paths) > 0 {
+		if r.Ref != "" || r.To != "" || len(r.Paths)+len(r.Hunks) > 0 {
 			return nil, nil, badRequest("an undo is of the last commit to the base, and of all of it: leave the checkpoint, the target and the paths out")
 		}
 		c, err := a.PlanUndo(ctx, req, apply.Record{})
@@ -92,9 +103,17 @@ func (s *Session) planCommit(ctx context.Context, r *control.CommitRequest) (*ap
 	}
 	var err error
 	rec := apply.Record{}
-	if len(r.Paths) > 0 {
+	only := r.Paths
+	if len(r.Hunks) > 0 {
+		var more [][]byte
+		if more, req.Edits, err = hunkEdits(r.Hunks); err != nil {
+			return nil, nil, err
+		}
+		only = append(more, only...)
+	}
+	if len(only) > 0 {
 		rec.Part = true
-		if req.Paths, err = pathFilter(r.Paths); err != nil {
+		if req.Paths, err = pathFilter(only); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -126,6 +145,25 @@ func (s *Session) planCommit(ctx context.Context, r *control.CommitRequest) (*ap
 	res.Target = to
 	c, err := a.PlanDir(ctx, at, req, rec)
 	return c, res, err
+}
+
+// checkMerge refuses what does not go together.
+func checkMerge(r *control.CommitRequest) error {
+	switch {
+	case r.Merge && (r.Undo || r.To != ""):
+		return badRequest("a merge is with what the base has on the host: leave undo and the target out")
+	case r.Merge && r.Ref != "" && r.Ref != control.RefHead:
+		return badRequest("a merge is done in the mount, so it is of the present state: leave the checkpoint out, or roll back to it first")
+	case r.Merge && len(r.Hunks) > 0:
+		return badRequest("merge first, then choose hunks")
+	case r.Markers && !r.Merge:
+		return badRequest("conflict markers come with a merge: ask for that, too")
+	case r.Patch && !r.DryRun:
+		return badRequest("the patch comes with a dry run: ask for that, too")
+	case len(r.Hunks) > 0 && r.To != "":
+		return badRequest("hunks are of changes to the base: leave the target out")
+	}
+	return nil
 }
 
 // commitPoint finds the checkpoint to bring, making one of the present state.
@@ -236,17 +274,28 @@ func (s *Session) holdList() (*apply.Hold, error) {
 }
 
 // describeCommit fills in res and sends what the plan is.
-func describeCommit(res *control.Committed, c *apply.Commit, r *control.CommitRequest, out *control.Stream[control.CommitChange]) error {
+func describeCommit(ctx context.Context, res *control.Committed, c *apply.Commit, r *control.CommitRequest, merged map[string]*apply.Merge, out *control.Stream[control.CommitChange]) error {
 	res.Noop, res.Paths, res.Bytes, res.Overridden = c.Noop() && !c.Conflicts(), c.Record.Paths, c.Record.Bytes, c.Record.Over
 	res.Layer, res.CheckpointID, res.Checkpoint = c.Record.Layer, c.Record.Checkpoint, c.Record.Label
 	if res.Checkpoint == "" {
 		res.Checkpoint = res.CheckpointID // of a layer that a movement sealed there is none
 	}
 	res.TargetB64 = control.NameOf(res.Target).PathB64
+	var patches map[string][]byte
+	if r.Patch {
+		var err error
+		if patches, err = commitPatch(ctx, c); err != nil {
+			return apiError(err)
+		}
+	}
+	res.Merged = len(merged)
 	for _, ch := range c.Changes {
 		res.Counts[ch.Status]++
+		if merged[ch.Path] != nil {
+			ch.Merge, ch.Reason = apply.MergeClean, mergedReason
+		}
 		if r.List || ch.Reason != "" {
-			if err := out.Emit(wireCommitChange(&ch, "")); err != nil {
+			if err := out.Emit(wireCommitChange(&ch, "").WithText(patches[ch.Path])); err != nil {
 				return err
 			}
 		}
@@ -265,7 +314,7 @@ func describeCommit(res *control.Committed, c *apply.Commit, r *control.CommitRe
 
 func wireCommitChange(c *apply.Change, left string) control.CommitChange {
 	ch := layers.Change{Status: layers.ChangeStatus(c.Status), Path: c.Path, Type: c.Type, OldSize: c.OldSize, NewSize: c.NewSize, Content: c.Content}
-	out := control.CommitChange{Change: wireChange(&ch), Left: left, Reason: c.Reason}
+	out := control.CommitChange{Change: wireChange(&ch), Left: left, Reason: c.Reason, Merge: c.Merge}
 	if left != "" {
 		out.Status = ""
 	}
@@ -291,7 +340,10 @@ func (t *teller) progress(what string, done, total int64) {
 // commitError gives an error of a commit the code that clients act on.
 func commitError(err error) error {
 	var race *apply.ConflictError
+	var edit *apply.EditError
 	switch {
+	case errors.As(err, &edit):
+		return &control.Error{Code: control.CodeConflict, Message: "nothing was written: " + edit.Error(), Details: map[string]any{"path": edit.Path}}
 	case errors.As(err, &race):
 		return &control.Error{Code: control.CodeConflict, Message: "conflict: " + race.Error(), Details: map[string]any{"path": race.Path}}
 	case errors.Is(err, apply.ErrNoCommit):

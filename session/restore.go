@@ -81,37 +81,47 @@ func (s *Session) restorePaths(to journal.Target, paths []string, dry bool) (mad
 	s.layering.Lock()
 	defer s.layering.Unlock()
 	made, err = s.branch.Restore(layers.Layer(to.Layer), paths, dry, func(b *kv.Batch, m layers.Restored) error {
-		untouched, err := s.untouched(m.Moved)
-		if err != nil {
-			return err
+		var err error
+		if entry, op, err = s.stageOnTop(b, m.Moved, journal.OpRestore, to.Name(), uint64(parent), m.Left); entry != nil {
+			saved = entry.ID
 		}
-		if !untouched {
-			e := journal.Entry{
-				Branch: s.o.Branch, Phase: "restore", Auto: true, Layer: uint64(m.From), Parent: uint64(parent),
-				ChangedPaths: m.Left, CreatedAt: m.At, Conversation: snapshotOf(s.memory.Live(s.o.Branch)),
-			}
-			if calls := s.calls.inflight(); len(calls) > 0 {
-				e.Tool = &journal.Tool{Inflight: calls}
-			}
-			if e, err = s.journal.StageEntry(b, e); err != nil {
-				return err
-			}
-			entry, saved = &e, e.ID
-		}
-		o := journal.Op{
-			Kind: journal.OpRestore, Branch: s.o.Branch, From: uint64(m.From), To: uint64(m.From), Open: uint64(m.Open),
-			Label: to.Name(), At: m.At, Live: s.leftConversation(), FilesOnly: true,
-		}
-		if untouched && !s.talkedOn() {
-			o.Untouched, o.Same = true, uint64(parent)
-		}
-		op, err = s.journal.StageOp(b, o)
 		return err
 	}, s.mount.Swapped)
 	if err == nil && op.N != 0 {
 		s.journal.Commit(entry, &op)
 	}
 	return made, op, saved, err
+}
+
+// stageOnTop adds to b what the journal is to have of a change of files by a new head on top of the sealed old one: an automatic
+// checkpoint of what that has, changed paths of it, unless it is as its parent, and the operation. Preconditions: s.heads is held.
+func (s *Session) stageOnTop(b *kv.Batch, m layers.Moved, kind journal.OpKind, label string, parent uint64, changed int64) (entry *journal.Entry, op journal.Op, err error) {
+	untouched, err := s.untouched(m)
+	if err != nil {
+		return nil, op, err
+	}
+	if !untouched {
+		e := journal.Entry{
+			Branch: s.o.Branch, Phase: string(kind), Auto: true, Layer: uint64(m.From), Parent: parent,
+			ChangedPaths: changed, CreatedAt: m.At, Conversation: snapshotOf(s.memory.Live(s.o.Branch)),
+		}
+		if calls := s.calls.inflight(); len(calls) > 0 {
+			e.Tool = &journal.Tool{Inflight: calls}
+		}
+		if e, err = s.journal.StageEntry(b, e); err != nil {
+			return nil, op, err
+		}
+		entry = &e
+	}
+	op = journal.Op{
+		Kind: kind, Branch: s.o.Branch, From: uint64(m.From), To: uint64(m.From), Open: uint64(m.Open),
+		Label: label, At: m.At, Live: s.leftConversation(), FilesOnly: true,
+	}
+	if untouched && !s.talkedOn() {
+		op.Untouched, op.Same = true, parent
+	}
+	op, err = s.journal.StageOp(b, op)
+	return entry, op, err
 }
 
 // cleanPaths checks the paths of a request.

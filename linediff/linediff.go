@@ -1,28 +1,42 @@
-package merge3
+// Package linediff compares two texts line by line, in bounded time whatever they hold, and writes what differs as
+// unified hunks. A line is its bytes with the newline behind it: CRLF, no newline at the end, and what is not UTF-8 stay.
+//
+// What does not belong here: the headers of a patch (package patch), and merging (package merge3).
+package linediff
 
 import (
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/aymanbagabas/go-udiff/lcs"
 )
 
-// hunk says that lines [lo, hi) of one text became lines [from, to) of another.
-type hunk struct{ lo, hi, from, to int }
+// Hunk says that lines [Lo, Hi) of one text became lines [From, To) of another.
+type Hunk struct{ Lo, Hi, From, To int }
 
-// with returns the lines that came.
-func (h hunk) with(lines []string) []string { return lines[h.from:h.to] }
+// Split splits a text behind each newline.
+func Split(p []byte) []string {
+	if len(p) == 0 {
+		return nil
+	}
+	l := strings.SplitAfter(string(p), "\n")
+	if l[len(l)-1] == "" {
+		l = l[:len(l)-1]
+	}
+	return l
+}
 
-// edits lists, in order, what makes b out of a; between two hunks there is a line that stays.
+// Diff lists, in order, what makes b out of a; between two hunks there is a line that stays.
 //
 // Lines that both texts have once only, in the same order, are taken to be the same (as in a patience
 // diff). Between those the library looks for the shortest way, up to about 100 lines apart, which bounds its time;
 // beyond, hunks get larger than they need be, which makes conflicts, never a wrong merge.
-func edits(a, b []string) []hunk {
-	var out []hunk
-	add := func(h hunk) {
-		if n := len(out); n > 0 && out[n-1].hi == h.lo && out[n-1].to == h.from {
-			out[n-1].hi, out[n-1].to = h.hi, h.to
+func Diff(a, b []string) []Hunk {
+	var out []Hunk
+	add := func(h Hunk) {
+		if n := len(out); n > 0 && out[n-1].Hi == h.Lo && out[n-1].To == h.From {
+			out[n-1].Hi, out[n-1].To = h.Hi, h.To
 		} else {
 			out = append(out, h)
 		}
@@ -41,7 +55,7 @@ func edits(a, b []string) []hunk {
 			tail++
 		}
 		for _, d := range lcs.DiffLines(a[x:x2-tail], b[y:y2-tail]) {
-			add(hunk{x + d.Start, x + d.End, y + d.ReplStart, y + d.ReplEnd})
+			add(Hunk{x + d.Start, x + d.End, y + d.ReplStart, y + d.ReplEnd})
 		}
 		x, y = x2, y2
 	}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// lines is a text of n lines, some of them changed.
+func lines(n int, changed map[int]string) string {
+	var b strings.Builder
+	for i := 1; i <= n; i++ {
+		if s, ok := changed[i]; ok {
+			b.WriteString(s)
+			continue
+		}
+		fmt.Fprintf(&b, "line %d\n", i)
+	}
+	return b.String()
+}
+
+func (w *world) put(at, p, text string) {
+	w.t.Helper()
+	if err := os.WriteFile(filepath.Join(at, p), []byte(text), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// has checks what a file on the host or in the mount has. It is read by another program: this one must not use the mount.
+func (w *world) has(at, p, want string) {
+	w.t.Helper()
+	if got := w.sh("cat " + filepath.Join(at, p) + "; echo ."); got != want+".\n" {
+		w.t.Errorf("%s in %s has\n%s\nwant\n%s", p, at, strings.TrimSuffix(got, ".\n"), want)
+	}
+}
+
+// edit writes to the mount, by another program, in place or as editors do.
+func (w *world) edit(p, text string, atomic bool) {
+	w.t.Helper()
+	tmp := filepath.Join(w.home, "edited")
+	w.put(w.home, "edited", text)
+	if atomic {
+		w.sh("cp " + tmp + " $M/" + p + ".tmp && mv $M/" + p + ".tmp $M/" + p)
+		return
+	}
+	w.sh("cat " + tmp + " >$M/" + p)
+}
+
+func TestCommitMerge(t *testing.T) {
+	w := newWorld(t)
+	w.put(w.base, "f", lines(30, nil))
+	w.put(w.base, "same", lines(30, nil))
+	w.put(w.base, "saved", lines(30, nil))
+	w.mount()
+	ours, theirs := map[int]string{3: "ours 3\n", 12: ""}, map[int]string{20: "theirs 20\n", 25: "theirs 25\ntheirs 25b\n"}
+	both := map[int]string{3: ours[3], 12: "", 20: theirs[20], 25: theirs[25]}
+	w.edit("f", lines(30, ours), false)
+	w.edit("saved", lines(30, ours), true)
+	w.edit("same", lines(30, map[int]string{9: "ours 9\n"}), false)
+	w.sh("echo alone >$M/alone")
+	w.rewind("checkpoint", "ours", "--durable").want(t, 0)
+	w.put(w.base, "f", lines(30, theirs)) // in place
+	w.sh("mv $B/saved $B/.old")
+	w.put(w.base, "saved", lines(30, theirs)) // another file
+	w.sh("rm $B/.old; chmod 755 $B/saved")
+	w.put(w.base, "same", lines(30, map[int]string{9: "theirs 9\n"}))
+	before := w.tree(w.base)
+
+	w.rewind("commit").want(t, exitConflict, "conflict: f: ", "conflict: saved: ", "conflict: same: ")
+	w.rewind("commit", "--merge", "ours").want(t, exitUsage, "present state")
+	w.rewind("commit", "--markers").want(t, exitUsage, "--merge")
+	w.rewind("commit", "--merge", "--dry-run").want(t, exitConflict, "note: f: merged", "conflict: same: ", "places: 1", "--markers")
+	out := w.rewind("commit", "--merge")
+	out.want(t, exitConflict, "conflict: same: ", "1 conflict: nothing was written")
+	if got := w.tree(w.base); got != before {
+		t.Fatalf("a commit with conflicts changed the base:\n%s", got)
+	}
+	w.has(w.mp, "f", lines(30, ours))
+
+	// The clean ones alone.
+	w.rewind("commit", "--merge", "--", "f", "saved", "alone").want(t, 0, "note: f: merged in the mount", "note: saved: merged", "Wrote 3 paths")
+	for _, at := range []string{w.base, w.mp} {
+		w.has(at, "f", lines(30, both))
+		w.has(at, "saved", lines(30, both))
+		w.same("stat -c %a "+at+"/saved", "755\n")
+	}
+	w.rewind("commit", "--", "f", "saved", "alone").want(t, 0, "Nothing to do")
+
+	// With markers, in the mount only; a commit refuses until they are resolved.
+	marked := lines(30, map[int]string{9: "<<<<<<< mount\nours 9\n=======\ntheirs 9\n>>>>>>> host\n"})
+	res := w.rewind("commit", "--merge", "--markers", "--json")
+	if res.code != exitConflict || !strings.Contains(res.out, `"merge":"markers"`) || !strings.Contains(res.out, `"merged":1`) {
+		t.Errorf("commit --merge --markers: %+v", res)
+	}
+	w.has(w.mp, "same", marked)
+	w.has(w.base, "same", lines(30, map[int]string{9: "theirs 9\n"}))
+	w.rewind("commit").want(t, exitConflict, "conflict: same: it still has conflict markers")
+	w.rewind("commit", "--merge", "--markers").want(t, exitConflict, "it still has conflict markers")
+	w.rewind("undo").want(t, 0)
+	w.has(w.mp, "same", lines(30, map[int]string{9: "ours 9\n"}))
+	w.rewind("commit").want(t, exitConflict, "conflict: same: it was changed on the host, too")
+	w.rewind("commit", "--merge", "--markers").want(t, exitConflict, "it has conflict markers in the mount now", "Resolve them in the mount")
+	w.has(w.mp, "same", marked)
+	w.edit("same", lines(30, map[int]string{9: "resolved 9\n"}), true)
+	w.rewind("commit").want(t, 0, "Wrote 1 path")
+	w.has(w.base, "same", lines(30, map[int]string{9: "resolved 9\n"}))
+	w.rewind("status").want(t, 0)
+
+	// Both go on: now what was brought is what the two have in common.
+	next := map[int]string{3: ours[3], 12: "", 20: "theirs 20 again\n", 25: theirs[25]}
+	w.put(w.base, "f", lines(30, next))
+	next[20], next[28] = both[20], "ours 28\n"
+	w.edit("f", lines(30, next), true)
+	w.rewind("commit").want(t, exitConflict, "conflict: f: ")
+	w.rewind("commit", "--merge").want(t, 0, "note: f: merged")
+	next[20] = "theirs 20 again\n"
+	w.has(w.base, "f", lines(30, next))
+	w.has(w.mp, "f", lines(30, next))
+	w.rewind("fsck").want(t, 0)
+	w.rewind("ledger", "verify").want(t, 0)
+	w.rewind("ledger", "--event", "merge").want(t, 0, "changes on the host")
+	w.unmount()
+}
+
+// What was on the host before a merge comes back by an undo of the commit, and is in nobody's way: with it merged, a commit brings
+// it again; for who went back to before the merge it is a conflict, as it was.
+func TestCommitMergeUndo(t *testing.T) {
+	w := newWorld(t)
+	w.put(w.base, "f", lines(30, nil))
+	w.mount()
+	ours, theirs := lines(30, map[int]string{3: "ours 3\n"}), lines(30, map[int]string{20: "theirs 20\n"})
+	both := lines(30, map[int]string{3: "ours 3\n", 20: "theirs 20\n"})
+	w.edit("f", ours, false)
+	w.rewind("checkpoint", "before", "--durable").want(t, 0)
+	w.put(w.base, "f", theirs)
+	w.rewind("commit", "--merge").want(t, 0, "note: f: merged")
+	w.rewind("commit", "--undo").want(t, 0)
+	w.has(w.base, "f", theirs)
+	w.has(w.mp, "f", both)
+	w.rewind("commit").want(t, 0, "Wrote 1 path")
+	w.has(w.base, "f", both)
+	w.rewind("commit", "--undo").want(t, 0)
+	w.rewind("rollback", "before").want(t, 0)
+	w.has(w.mp, "f", ours)
+	w.rewind("commit").want(t, exitConflict, "conflict: f: ")
+	w.has(w.base, "f", theirs)
+	w.rewind("undo").want(t, 0)
+	w.rewind("commit").want(t, 0, "Wrote 1 path")
+	w.rewind("rollback", "before").want(t, 0)
+	w.rewind("commit").want(t, exitConflict, "conflict: f: ") // what the user did is in none of the mount
+	w.has(w.base, "f", both)
+	w.rewind("commit", "--merge").want(t, 0)
+	w.has(w.base, "f", both)
+	w.has(w.mp, "f", both)
+	w.rewind("fsck").want(t, 0)
+	w.unmount()
+}
+
+// Where it is not known what a file was, or it is no text, nothing is merged.
+func TestCommitMergeUnknown(t *testing.T) {
+	w := newWorld(t)
+	w.sh(`printf 'a\000b\n' >$B/bin`)
+	w.put(w.base, "f", lines(30, nil))
+	w.mount()
+	w.put(w.base, "made", "their\n")
+	w.sh(`printf 'a\000c\n' >$M/bin; rm $M/f; echo ours >$M/new`)
+	w.rewind("checkpoint", "--durable").want(t, 0)
+	w.sh(`printf 'a\000d\n' >$B/bin; echo more >>$B/f; echo theirs >$B/new`)
+	before := w.tree(w.base)
+	w.rewind("commit", "--merge", "--markers").want(t, exitConflict, "conflict: bin: ", "conflict: f: ", "conflict: new: it was made on the host, too")
+	if got := w.tree(w.base); got != before {
+		t.Errorf("the base was\n%s\nand is\n%s", before, got)
+	}
+	w.unmount()
+}
+
+func TestCommitHunks(t *testing.T) {
+	w := newWorld(t)
+	w.put(w.base, "f", lines(60, nil))
+	w.put(w.base, "g", lines(10, nil))
+	w.mount()
+	all := map[int]string{3: "ours 3\n", 20: "ours 20\n", 22: "ours 22\n", 40: "", 59: "ours 59\n"}
+	w.edit("f", lines(60, all), false)
+	w.edit("g", lines(10, map[int]string{5: "ours 5\n"}), true)
+	w.edit("new", lines(20, nil), false)
+	w.sh("chmod 755 $M/f")
+	// f: not the mode, the first, of the next two, which are one, the second, then nothing of it; not g; of new, all of its only hunk.
+	w.finish([]string{"commit", "-i"}, stdin("h\nn\ny\ns\nn\ny\nd\nn\nh\n?\ny\n")).want(t, 0, "Wrote 2 paths", "note: f: a part of it")
+	w.has(w.base, "f", lines(60, map[int]string{3: all[3], 22: all[22]}))
+	w.has(w.base, "g", lines(10, nil))
+	w.has(w.base, "new", lines(20, nil))
+	w.has(w.mp, "f", lines(60, all))
+	w.same("stat -c %a $B/f", "644\n")
+	w.finish([]string{"commit", "-i"}, stdin("h\nq\n")).want(t, exitFailure, "given up")
+	w.finish([]string{"commit", "-i"}, stdin("h\ny\nd\nd\n")).want(t, 0, "Wrote 1 path") // the mode alone
+	w.same("stat -c %a $B/f", "755\n")
+
+	// The rest by a patch that is edited.
+	patch := w.rewind("commit", "--dry-run", "--patch")
+	patch.want(t, 0, "diff --git a/f b/f", "+ours 59", "diff --git a/g b/g")
+	var few []string
+	skip := false
+	for _, l := range strings.SplitAfter(patch.out, "\n") {
+		if strings.HasPrefix(l, "@@ ") || strings.HasPrefix(l, "diff ") {
+			skip = false
+		}
+		if strings.HasPrefix(l, "@@ -37") {
+			skip = true
+		}
+		if !skip {
+			few = append(few, l)
+		}
+	}
+	w.finish([]string{"commit", "--hunks", "-"}, stdin(strings.Join(few, ""))).want(t, 0, "Wrote 2 paths")
+	w.has(w.base, "f", lines(60, map[int]string{3: all[3], 20: all[20], 22: all[22], 59: all[59]}))
+	w.finish([]string{"commit", "--hunks", "-"}, stdin(strings.Join(few, ""))).want(t, exitConflict, "does not fit", "nothing was written")
+	w.finish([]string{"commit", "--hunks", "-"}, stdin("")).want(t, exitFailure, "nothing was chosen")
+	w.finish([]string{"commit", "--hunks", "-"}, stdin("diff --git a/../x b/../x\n--- a/../x\n+++ b/../x\n@@ -1 +1 @@\n-a\n+b\n")).want(t, exitPath)
+	w.rewind("commit", "--undo").want(t, 0)
+	w.has(w.base, "f", lines(60, map[int]string{3: all[3], 22: all[22]}))
+	w.rewind("commit").want(t, 0, "Wrote 2 paths")
+	w.has(w.base, "f", lines(60, all))
+	w.rewind("commit").want(t, 0, "Nothing to do")
+	if got, want := w.tree(w.base), w.tree(w.mp); got != want {
+		t.Errorf("the mount is\n%s\nthe base is\n%s", want, got)
+	}
+	w.unmount()
+}
+
+// What was brought of a file by hunks is what both sides have in common when the user goes on with it.
+func TestCommitHunksThenMerge(t *testing.T) {
+	w := newWorld(t)
+	w.put(w.base, "f", lines(60, nil))
+	w.mount()
+	ours := map[int]string{3: "ours 3\n", 30: "ours 30\n"}
+	w.edit("f", lines(60, ours), false)
+	w.finish([]string{"commit", "-i"}, stdin("h\ny\nn\n")).want(t, 0, "Wrote 1 path")
+	theirs := lines(60, map[int]string{3: "theirs 3\n", 50: "theirs 50\n"})
+	w.put(w.base, "f", theirs)
+	w.rewind("commit").want(t, exitConflict, "conflict: f: ")
+	w.rewind("commit", "--merge").want(t, 0, "note: f: merged")
+	want := lines(60, map[int]string{3: "theirs 3\n", 30: "ours 30\n", 50: "theirs 50\n"})
+	w.has(w.base, "f", want)
+	w.has(w.mp, "f", want)
+	w.unmount()
+}
+
+// diff --patch of what was never committed says the same as a dry run of the commit, and git takes it.
+func TestCommitHunksAsGit(t *testing.T) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip("no git")
+	}
+	w := newWorld(t)
+	w.put(w.base, "f", lines(60, nil))
+	w.mount()
+	w.edit("f", lines(60, map[int]string{3: "ours 3\n", 30: "ours 30\n"}), false)
+	diff := w.rewind("diff", "--patch", "base")
+	diff.want(t, 0)
+	w.rewind("commit", "--dry-run", "--patch").want(t, 0, diff.out)
+	w.sh("cp -a $B $B.git")
+	cmd := exec.Command(git, "apply", "-")
+	cmd.Dir, cmd.Stdin = w.base+".git", strings.NewReader(diff.out)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("git apply: %v: %s", err, out)
+	}
+	w.finish([]string{"commit", "--hunks", "-"}, stdin(diff.out)).want(t, 0, "Wrote 1 path")
+	w.same("cmp $B/f $B.git/f && echo same", "same\n")
+	w.unmount()
+}

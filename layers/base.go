@@ -273,6 +273,15 @@ type baseEntry struct {
 
 // readDir lists the directory at p without "." and "..".
 func (b *Base) readDir(p string) ([]baseEntry, error) {
+	out, err := b.list(p)
+	if p == "" {
+		out = slices.DeleteFunc(out, func(e baseEntry) bool { return staged(e.name) })
+	}
+	return out, err
+}
+
+// list lists the directory at p, with the stages of commits.
+func (b *Base) list(p string) ([]baseEntry, error) {
 	fd, err := openBelow(b.root, p, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
@@ -292,9 +301,6 @@ func (b *Base) readDir(p string) ([]baseEntry, error) {
 			break
 		}
 		out = parseDirents(buf[:n], out)
-	}
-	if p == "" {
-		out = slices.DeleteFunc(out, func(e baseEntry) bool { return staged(e.name) })
 	}
 	return out, nil
 }

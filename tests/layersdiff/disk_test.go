@@ -270,7 +270,7 @@ func newDisks(top string, kinds ...string) (*disks, error) {
 
 // Small journals, so that they wrap; nothing that would be found out later.
 var mkfsArgs = map[string][]string{
-	"ext4":  {"-q", "-F", "-m", "0", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"},
+	"ext4":  {"-q", "-F", "-m", "0", "-J", "size=4", "-O", "ea_inode", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"},
 	"xfs":   {"-q", "-K", "-m", "reflink=1"},
 	"btrfs": {"-q", "-K", "-m", "single"},
 }
@@ -293,6 +293,11 @@ func (d *disks) at(i int) string { return filepath.Join(d.top, fmt.Sprintf("mnt%
 func (d *disks) mount(i int, image string) error {
 	if err := os.MkdirAll(d.at(i), 0o700); err != nil {
 		return err
+	}
+	if d.kinds[i] == "btrfs" { // the kernel knows the disk under another name, as newer
+		if err := run("btrfs", "device", "scan", "--forget"); err != nil {
+			return err
+		}
 	}
 	return run("mount", "-t", d.kinds[i], "-o", mountArgs[d.kinds[i]], image, d.at(i))
 }

@@ -200,7 +200,9 @@ func (c *cutter) cutAll(all []recorded, places []int64) {
 		told := cut.n == len(places) || places[cut.n] > cut.st.to
 		c.must(b.cut(cut.n, image, func() bool { return cut.kind == 0 || cut.kind == 2 && c.rng.IntN(2) == 0 }))
 		for i := range c.d.kinds {
-			c.must(c.d.mount(i, image(i)))
+			if err := c.d.mount(i, image(i)); err != nil {
+				c.tb.Fatalf("after a power cut behind record %d of %d, kind %d: %v", cut.n, len(all), cut.kind, err)
+			}
 		}
 		func() {
 			s := &applied{tb: c.tb, w: &world{store: c.w.store, base: c.w.base}, befores: slices.Clone(cut.st.befores)}

@@ -308,7 +308,7 @@ func (k *keeper) content(p string, pre *preimage) (same bool, err error) {
 			return false, fmt.Errorf("read: %w", err)
 		}
 	}
-	now, err := statFD(f.fd)
+	now, err := k.t.base.statFD(f.fd)
 	return err == nil && now.mark() == st.mark(), err
 }
 

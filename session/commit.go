@@ -20,9 +20,6 @@ import (
 	"github.com/rewindfs/rewindfs/paths"
 )
 
-// holdName is the file in the store that says what commits hold back; the user may change it.
-const holdName = "commit-hold"
-
 // Commit brings a checkpoint to the host, tells what that would do, or takes the last one back.
 func (s *Session) Commit(ctx context.Context, r *control.CommitRequest, out *control.Stream[control.CommitChange]) (*control.Committed, error) {
 	if !s.committing.TryLock() {
@@ -44,6 +41,9 @@ func (s *Session) Commit(ctx context.Context, r *control.CommitRequest, out *con
 		return nil, commitError(err)
 	}
 	defer c.Close()
+	if err := knowsPaths(c, r.Paths); err != nil {
+		return nil, err
+	}
 	if err := describeCommit(res, c, r, out); err != nil {
 		return nil, err
 	}
@@ -126,6 +126,27 @@ func (s *Session) planCommit(ctx context.Context, r *control.CommitRequest) (*ap
 	res.Target = to
 	c, err := a.PlanDir(ctx, at, req, rec)
 	return c, res, err
+}
+
+// knowsPaths fails if one of the paths that are to be brought is nowhere: it was mistyped.
+func knowsPaths(c *apply.Commit, paths [][]byte) error {
+	want, err := filterPaths(paths)
+	if err != nil {
+		return err
+	}
+	for _, p := range want {
+		if p == "." {
+			continue
+		}
+		known, err := c.Knows(p)
+		if err != nil {
+			return apiError(err)
+		}
+		if !known {
+			return badPath("%s: neither the checkpoint nor the host has anything of that name; paths are relative to the root of the project", quotePath(p))
+		}
+	}
+	return nil
 }
 
 // commitPoint finds the checkpoint to bring, making one of the present state.
@@ -215,24 +236,6 @@ func (s *Session) readyTarget(to string, dry bool) (at string, done func(), err 
 		return "", nil, badPath("make the target: %v", err)
 	}
 	return to, done, nil
-}
-
-// holdList reads what is held back, from the file in the store, which is made with the defaults when it is missing.
-func (s *Session) holdList() (*apply.Hold, error) {
-	path := filepath.Join(s.o.Store, holdName)
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		text = []byte(apply.DefaultHold)
-		err = os.WriteFile(path, text, 0o600)
-	}
-	if err != nil {
-		return nil, apiError(fmt.Errorf("read what commits hold back: %w", err))
-	}
-	hold, err := apply.ParseHold(string(text))
-	if err != nil {
-		return nil, badRequest("%s: %v: mend it, or remove it to have the defaults", path, err)
-	}
-	return hold, nil
 }
 
 // describeCommit fills in res and sends what the plan is.

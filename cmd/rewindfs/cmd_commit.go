@@ -24,8 +24,8 @@ between, at the next mount either all or nothing. With PATHs, only what is there
 Where the host is no longer what the mount was built on, that is a conflict: nothing is written, and the exit code is 6. --on-conflict ours
 lets the checkpoint win, theirs leaves what the host has there and brings the rest. Files of others in a directory that goes are never removed.
 
-What would run by itself on the host (git hooks and configuration, .envrc, editor tasks, CI files...) is held back and named. The list is the
-file commit-hold in the store; --include-executable-config brings it all. setuid and setgid bits, capabilities and devices need --allow-special.
+What would run by itself on the host (git hooks and configuration, .envrc, editor tasks, CI files...) is held back and named. The list is in
+the files commit-hold.defaults and, to be edited, commit-hold in the store; --include-executable-config brings it all. setuid and setgid bits, capabilities and devices need --allow-special.
 
 A file that is replaced is a new file: other names that the old one has outside of the base keep the old content. Checkpoints go on
 showing what they showed. commit --undo puts back what the host had before the last commit, with the same care.
@@ -49,6 +49,9 @@ showing what they showed. commit --undo puts back what the host had before the l
 				r.Paths = append(r.Paths, []byte(p))
 			}
 			if cmd.Flags().Changed("to") {
+				if to == "" {
+					return usagef("--to is empty: name the directory to write to")
+				}
 				at, err := placeArg(to)
 				if err != nil {
 					return err
@@ -142,7 +145,7 @@ func printCommit(w io.Writer, res *commitResult, dry bool) {
 		fmt.Fprintf(w, "note: %s\n", show(n))
 	}
 	if slices.ContainsFunc(res.Left, func(ch control.CommitChange) bool { return ch.Left == "held" }) {
-		fmt.Fprintf(w, "What is held back is listed in %s, which you may edit.\n", show(res.HoldList))
+		fmt.Fprintf(w, "What is held back is listed in %s.defaults; what else is to be, or what not, can be said in %s.\n", show(res.HoldList), show(res.HoldList))
 	}
 	where := show(res.Target)
 	switch {

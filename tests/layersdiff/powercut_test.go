@@ -30,6 +30,9 @@ const cutsPerRun = 25
 // if its end had been told; the checkpoints show what they showed, and nothing is left in the host.
 // REWINDFS_TEST_CUTS says how many cuts for each kind of disk.
 func TestPowerCut(t *testing.T) {
+	if needDisks(t, "ext4"); !apart(t) {
+		return
+	}
 	for _, kinds := range [][]string{{"ext4"}, {"ext4", "ext4"}, {"xfs"}, {"btrfs"}, {"xfs", "ext4"}} { // the base's disk, and the store's if it has its own
 		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
 			for _, kind := range kinds {

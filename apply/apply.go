@@ -71,6 +71,33 @@ func (c *Commit) Conflicts() bool { return c.unready }
 // Noop reports whether there is nothing to do.
 func (c *Commit) Noop() bool { return len(c.steps) == 0 }
 
+// Knows reports whether there is, or was when the layers were built, something at path: in the checkpoint, in the
+// base, or on the host.
+func (c *Commit) Knows(path string) (bool, error) {
+	if c.p.root.has(path) {
+		return true, nil
+	}
+	for _, s := range []*side{c.p.want, c.p.base} {
+		if s == nil {
+			continue
+		}
+		if a, err := s.at(path); a != nil || err != nil {
+			return err == nil, err
+		}
+	}
+	up, name := split(path)
+	d, err := c.host.sub(up)
+	if notThere(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at %q: %w", path, err)
+	}
+	defer d.close()
+	st, err := d.stat(name)
+	return st != nil, err
+}
+
 // Close gives back what a plan holds.
 func (c *Commit) Close() {
 	for _, v := range c.views {

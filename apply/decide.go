@@ -30,7 +30,9 @@ func (p *planner) decide(it *item) error {
 		}
 		return nil
 	case w && h:
-		err = p.dirMeta(it)
+		if err = p.dirMeta(it); err == nil {
+			err = p.besides(it)
+		}
 	case w:
 		err = p.newDir(it)
 	case h:

@@ -12,6 +12,39 @@ import (
 	"github.com/rewindfs/rewindfs/layers"
 )
 
+// besides names what the host has in a directory that the checkpoint has anew, and that came there after the layers removed the
+// old one: it is not in the checkpoint, and stays. After the first commit it is nothing new.
+func (p *planner) besides(it *item) error {
+	if it.base == nil || it.want.Ino == it.base.Ino || it.rec != nil || p.undo != nil || it.verdict == vTheirs {
+		return nil
+	}
+	names, err := p.host.names(it.path)
+	if err != nil {
+		return unless(err, unix.EACCES) // who may not list it is not told
+	}
+	c := cursor{d: p.host}
+	defer c.close()
+	d, err := c.dir(it.path)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		k := it.kids[name]
+		if k == nil {
+			k = it.kid(name)
+			if k.have, err = d.stat(name); err != nil {
+				return err
+			}
+		} else if k.want != nil || k.have == nil || k.verdict != vSame {
+			continue
+		}
+		if p.keeps(k.path) {
+			k.verdict, k.reason = vSkipped, "it came on the host after the directory had been removed and made anew: it stays there"
+		}
+	}
+	return nil
+}
+
 // sameMeta compares what a directory is beside its entries and times.
 func (p *planner) sameMeta(a, b mark) bool {
 	return a.mode == b.mode && (!p.asRoot || a.uid == b.uid && a.gid == b.gid)

@@ -126,22 +126,31 @@ type Hold struct {
 	wild     [][]string            // and the others
 }
 
-// ParseHold reads patterns, one a line; lines that begin with # are comments.
+// ParseHold reads patterns, one a line, beside those of DefaultHold; lines that begin with # are comments, and what stands behind a ! is
+// not held back, though an earlier line says it.
 func ParseHold(text string) (*Hold, error) {
 	h := &Hold{named: map[string][][]string{}}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for n := 1; lines.Scan(); n++ {
+	ownLines := strings.Count(DefaultHold, "\n")
+	lines := bufio.NewScanner(strings.NewReader(DefaultHold + text))
+	for n := 1 - ownLines; lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
 		if line == "" || line[0] == '#' {
 			continue
 		}
+		line, not := strings.CutPrefix(line, "!")
 		parts := strings.Split(strings.Trim(fold(line), "/"), "/")
 		for _, part := range parts {
 			if _, err := path.Match(part, ""); err != nil || part == "" {
 				return nil, fmt.Errorf("line %d: %q is no pattern", n, line)
 			}
 		}
+		if not {
+			h.patterns = slices.DeleteFunc(h.patterns, func(p []string) bool { return slices.Equal(p, parts) })
+			continue
+		}
 		h.patterns = append(h.patterns, parts)
+	}
+	for _, parts := range h.patterns {
 		if strings.ContainsAny(parts[0], `*?[\`) {
 			h.wild = append(h.wild, parts)
 		} else {

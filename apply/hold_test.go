@@ -1,9 +1,13 @@
 package apply
 
-import "testing"
+import (
+	"slices"
+	"strings"
+	"testing"
+)
 
 func TestHold(t *testing.T) {
-	h, err := ParseHold(DefaultHold)
+	h, err := ParseHold("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +32,34 @@ func TestHold(t *testing.T) {
 	if _, err := ParseHold("a\n[\n"); err == nil {
 		t.Error("a bad pattern was taken")
 	}
-	if h, err = ParseHold("# nothing\n"); err != nil || h.listed(".envrc") {
-		t.Errorf("an empty list: %v", err)
+	if h, err = ParseHold("# mine\n!.NPMRC\n!no-such\nmine/**\n"); err != nil || !h.listed(".envrc") || h.listed(".npmrc") || !h.listed("x/mine/y") {
+		t.Errorf("the user's own: %v", err)
+	}
+	if _, err := ParseHold("a\n[\n"); err == nil || !strings.Contains(err.Error(), "line 2") {
+		t.Errorf("a bad pattern in line 2: %v", err)
+	}
+}
+
+// A file of a version that wrote all its patterns into it says what the user added and took out, not that later ones are not wanted.
+func TestHoldFileOfEarlierVersion(t *testing.T) {
+	var old []string
+	for _, l := range holdLines(DefaultHold) {
+		if !slices.Contains(laterHold, l) && l != ".npmrc" {
+			old = append(old, l)
+		}
+	}
+	text := NewHoldFile(strings.Join(old, "\n") + "\n# my own\nsecret.key\n")
+	if want := HoldHeader + "!.npmrc\n# my own\nsecret.key\n"; text != want {
+		t.Fatalf("it becomes\n%s\nnot\n%s", text, want)
+	}
+	if again := NewHoldFile(text); again != text {
+		t.Errorf("and then\n%s", again)
+	}
+	h, err := ParseHold(text)
+	if err != nil || h.listed(".npmrc") || !h.listed("secret.key") || !h.listed(".Rprofile") || !h.listed(".envrc") {
+		t.Errorf("what it says: %v", err)
+	}
+	if whole := NewHoldFile(DefaultHold); whole != HoldHeader {
+		t.Errorf("one that nobody changed becomes\n%s", whole)
 	}
 }

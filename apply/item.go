@@ -3,6 +3,7 @@ package apply
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/rewindfs/rewindfs/layers"
 )
@@ -80,6 +81,16 @@ func (it *item) sorted() []*item {
 		out = append(out, it.kids[name])
 	}
 	return out
+}
+
+// has reports whether the plan has something to say of the path below it.
+func (it *item) has(path string) bool {
+	for name := range strings.SplitSeq(path, "/") {
+		if it = it.kids[name]; it == nil {
+			return false
+		}
+	}
+	return it.want != nil || it.base != nil || it.have != nil || it.rec != nil || len(it.kids) > 0
 }
 
 // haveAttr is have without what only the host knows.

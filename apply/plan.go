@@ -200,13 +200,13 @@ func (p *planner) describe(it *item) (err error) {
 	if it.want, err = p.want.at(it.path); err != nil {
 		return err
 	}
-	if it.want != nil {
-		mode := it.want.Mode
-		p.allow(it.want)
-		it.cut = it.want.Mode != mode
-	}
 	if p.base != nil {
 		it.base, err = p.base.at(it.path)
+	}
+	if it.want != nil {
+		mode := it.want.Mode
+		p.allow(it)
+		it.cut = it.want.Mode != mode
 	}
 	if err == nil && it.base != nil && it.up != nil {
 		var is bool
@@ -246,19 +246,27 @@ func (p *planner) appeared(it *item) (bool, error) {
 	return false, nil
 }
 
-// allow makes a what may reach the host of an object.
-func (p *planner) allow(a *layers.Attr) {
+// allow makes of it.want what may reach the host of an object.
+func (p *planner) allow(it *item) {
 	if p.undo != nil {
 		return
 	}
-	if !p.r.Special && typeOf(a) == unix.S_IFREG {
+	a := it.want
+	switch {
+	case p.r.Special:
+	case typeOf(a) == unix.S_IFREG:
 		a.Mode &^= unix.S_ISUID | unix.S_ISGID
+	case isDir(a) && p.base != nil && !mayPassGroup(it.base) && (it.up == nil || !mayPassGroup(it.up.want)):
+		a.Mode &^= unix.S_ISGID // neither had the base's directory the bit, nor would a new one inherit it
 	}
 	// What root made in a mount of somebody's project is for that one.
 	if p.asRoot && a.UID == 0 && p.owner.UID != 0 && !a.Ino.FromBase() {
 		a.UID, a.GID = p.owner.UID, p.owner.GID
 	}
 }
+
+// mayPassGroup reports whether a is a directory with the setgid bit: what is made in it gets its group.
+func mayPassGroup(a *layers.Attr) bool { return isDir(a) && a.Mode&unix.S_ISGID != 0 }
 
 // look finds what the host has at the items in the directory it.
 func (p *planner) look(it *item) error {

@@ -80,6 +80,9 @@ func (a *Applier) abandon(host *dir, j *journal) error {
 	if err := host.setTimes(".", j.Root.Atime, j.Root.Mtime); err != nil {
 		a.log.Warn("the times of the target were moved", "error", err)
 	}
+	if err := host.sync(); err != nil { // before the journal forgets that there was a stage
+		return err
+	}
 	if a.tree.Generation() == j.N && j.Target == "" { // the generation has begun, but perhaps not on the disk
 		a.tree.BaseChanged()
 	}
@@ -143,6 +146,9 @@ func (a *Applier) takeBack(host *dir, j *journal, steps []*step, end End) (left 
 	if err := s.finishDirs(steps, true); err != nil {
 		a.log.Warn("the times of a directory were moved", "error", err)
 	}
+	if err := host.sync(); err != nil {
+		return nil, err
+	}
 	a.tree.BaseChanged()
 	var b kv.Batch
 	if end != nil {
@@ -162,6 +168,9 @@ func (a *Applier) finish(host *dir, j *journal, steps []*step, end End) error {
 	defer s.at.close()
 	if err := s.finishDirs(steps, false); err != nil {
 		a.log.Warn("not all directories got what they were to have", "error", err)
+	}
+	if err := host.sync(); err != nil { // before the journal forgets what is left to do
+		return err
 	}
 	a.tree.BaseChanged()
 	if err := a.settle(&s.at, j); err != nil {

@@ -59,7 +59,7 @@ func (b *Base) Close() error {
 
 // baseStat is what statx(2) says of a base object.
 type baseStat struct {
-	dev, ino                   uint64
+	dev, ino                   uint64 // dev 0 is the device of the base's root, whose number may be another one after the next boot
 	mode, nlink, uid, gid      uint32
 	rdev                       uint32
 	size, blocks               int64
@@ -86,9 +86,13 @@ func (s *baseStat) mark() uint64 {
 
 func statxTime(t unix.StatxTimestamp) Time { return Time{Sec: t.Sec, Nsec: t.Nsec} }
 
-func fromStatx(x *unix.Statx_t) baseStat {
+func (b *Base) fromStatx(x *unix.Statx_t) baseStat {
+	dev := unix.Mkdev(x.Dev_major, x.Dev_minor)
+	if dev == b.dev {
+		dev = 0
+	}
 	return baseStat{
-		dev: unix.Mkdev(x.Dev_major, x.Dev_minor), ino: x.Ino,
+		dev: dev, ino: x.Ino,
 		mode: uint32(x.Mode), nlink: x.Nlink, uid: x.Uid, gid: x.Gid,
 		rdev: uint32(unix.Mkdev(x.Rdev_major, x.Rdev_minor)),
 		size: int64(x.Size), blocks: int64(x.Blocks),
@@ -99,19 +103,19 @@ func fromStatx(x *unix.Statx_t) baseStat {
 const statxMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
 
 // statFD stats an open descriptor.
-func statFD(fd int) (baseStat, error) {
+func (b *Base) statFD(fd int) (baseStat, error) {
 	var x unix.Statx_t
 	if err := retry(func() error { return unix.Statx(fd, "", unix.AT_EMPTY_PATH, statxMask, &x) }); err != nil {
 		return baseStat{}, err
 	}
-	return fromStatx(&x), nil
+	return b.fromStatx(&x), nil
 }
 
 // stat describes the object at p, itself when it is a symbolic link. p is
 // relative to the base, "" is the base itself.
 func (b *Base) stat(p string) (baseStat, error) {
 	if p == "" {
-		return statFD(b.root)
+		return b.statFD(b.root)
 	}
 	if staged(p) {
 		return baseStat{}, unix.ENOENT
@@ -128,7 +132,7 @@ func (b *Base) stat(p string) (baseStat, error) {
 	if err != nil {
 		return baseStat{}, err
 	}
-	return fromStatx(&x), nil
+	return b.fromStatx(&x), nil
 }
 
 // dir returns the directory at p, open; release it after use.
@@ -175,7 +179,7 @@ func (b *Base) open(p string) (*sharedFD, baseStat, error) {
 		return b.openFile(p, false)
 	}
 	if !ahead {
-		st, err := statFD(f.fd)
+		st, err := b.statFD(f.fd)
 		if err != nil {
 			f.release()
 		}
@@ -216,7 +220,7 @@ func (b *Base) openFile(p string, ahead bool) (*sharedFD, baseStat, error) {
 	if err != nil {
 		return nil, baseStat{}, err
 	}
-	st, err := statFD(fd)
+	st, err := b.statFD(fd)
 	if err == nil && st.mode&unix.S_IFMT != unix.S_IFREG {
 		err = unix.ESTALE
 	}
@@ -273,6 +277,15 @@ type baseEntry struct {
 
 // readDir lists the directory at p without "." and "..".
 func (b *Base) readDir(p string) ([]baseEntry, error) {
+	out, err := b.list(p)
+	if p == "" {
+		out = slices.DeleteFunc(out, func(e baseEntry) bool { return staged(e.name) })
+	}
+	return out, err
+}
+
+// list lists the directory at p, with the stages of commits.
+func (b *Base) list(p string) ([]baseEntry, error) {
 	fd, err := openBelow(b.root, p, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
@@ -292,9 +305,6 @@ func (b *Base) readDir(p string) ([]baseEntry, error) {
 			break
 		}
 		out = parseDirents(buf[:n], out)
-	}
-	if p == "" {
-		out = slices.DeleteFunc(out, func(e baseEntry) bool { return staged(e.name) })
 	}
 	return out, nil
 }

@@ -146,6 +146,11 @@ func (k *keeper) object(p string, below bool) error {
 	case err != nil:
 		return k.put(p, &preimage{none: true})
 	}
+	if p == "" {
+		if err := k.withoutStage(&st); err != nil {
+			return err
+		}
+	}
 	pre := &preimage{st: st}
 	var entries []baseEntry
 	if below && st.isDir() {
@@ -161,6 +166,20 @@ func (k *keeper) object(p string, below bool) error {
 	for _, e := range entries {
 		if err := k.object(join(p, e.name), true); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// withoutStage takes the stages of commits, which no view shows, out of the link count of the base's root.
+func (k *keeper) withoutStage(st *baseStat) error {
+	all, err := k.t.base.list("")
+	if err != nil {
+		return fmt.Errorf("list the base: %w", err)
+	}
+	for _, e := range all {
+		if staged(e.name) && st.nlink > 2 { // some file systems do not count directories
+			st.nlink--
 		}
 	}
 	return nil
@@ -289,7 +308,7 @@ func (k *keeper) content(p string, pre *preimage) (same bool, err error) {
 			return false, fmt.Errorf("read: %w", err)
 		}
 	}
-	now, err := statFD(f.fd)
+	now, err := k.t.base.statFD(f.fd)
 	return err == nil && now.mark() == st.mark(), err
 }
 

@@ -283,7 +283,11 @@ func (x *keptIndex) findLink(e era, st *baseStat, last uint64) (*preimage, error
 	if len(list) == 0 || uint64(list[0].gen) >= last {
 		return nil, nil
 	}
-	k, err := e.t.preimage(kv.PreImageLink(st.dev, st.ino, uint64(list[0].gen)))
+	key := kv.PreImageLink(st.dev, st.ino, uint64(list[0].gen))
+	if _, ok, err := e.t.db.Get(key); err == nil && !ok && st.dev == 0 {
+		key = kv.PreImageLink(e.t.base.dev, st.ino, uint64(list[0].gen)) // see Base.known
+	}
+	k, err := e.t.preimage(key)
 	if err == nil && k.st.btime != st.btime {
 		return nil, nil // the number was given to another object
 	}
@@ -298,7 +302,15 @@ func (t *Tree) preimage(key []byte) (*preimage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return decodePreimage(v)
+	return t.base.known(decodePreimage(v))
+}
+
+// known brings a pre-image to what baseStat says of devices: earlier versions wrote the number of the base's, too.
+func (b *Base) known(k *preimage, err error) (*preimage, error) {
+	if err == nil && k.st.dev == b.dev {
+		k.st.dev = 0
+	}
+	return k, err
 }
 
 // list is the listing of the directory at p, of which there is a pre-image from e on.
@@ -341,7 +353,7 @@ func (t *Tree) keptIn(p string, gen, last uint64) (there []baseEntry, names map[
 		}
 		names[name] = true
 		var k *preimage
-		if k, bad = decodePreimage(v); bad != nil {
+		if k, bad = t.base.known(decodePreimage(v)); bad != nil {
 			return false
 		}
 		if at <= last && !k.none {
@@ -370,7 +382,7 @@ func (t *Tree) loadKept() error {
 	var bad error
 	err := t.db.Scan(kv.PreImagePrefix(), nil, func(key, v []byte) bool {
 		var k *preimage
-		if k, bad = decodePreimage(v); bad != nil {
+		if k, bad = t.base.known(decodePreimage(v)); bad != nil {
 			bad = fmt.Errorf("pre-image %x: %w", key, bad)
 			return false
 		}

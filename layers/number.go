@@ -53,7 +53,7 @@ func (t *Tree) inoOf(p string, st *baseStat) (Ino, error) {
 		return st.given, nil
 	}
 	ino := Ino(st.ino)
-	if st.dev == t.base.dev && ino > RootIno && ino < firstOwnIno {
+	if st.dev == 0 && ino > RootIno && ino < firstOwnIno {
 		if _, shared := t.shared[ino]; shared { // whoever once got another one keeps it
 			if known, _, err := t.mapping(p, st); err != nil || known != 0 {
 				return known, err
@@ -117,7 +117,7 @@ func (t *Tree) mappedIno(p string, st *baseStat) (Ino, error) {
 		ino = t.mapped.take(&b)
 	}
 	host := Ino(st.ino)
-	if st.dev == t.base.dev && host < firstOwnIno {
+	if st.dev == 0 && host < firstOwnIno {
 		b.Put(kv.BaseShared(st.ino), nil)
 	}
 	var e enc
@@ -130,7 +130,7 @@ func (t *Tree) mappedIno(p string, st *baseStat) (Ino, error) {
 	if err := t.db.Apply(&b); err != nil {
 		return 0, fmt.Errorf("record inode number of base object %q: %w", p, err)
 	}
-	if st.dev == t.base.dev && host < firstOwnIno {
+	if st.dev == 0 && host < firstOwnIno {
 		t.shared[host] = struct{}{}
 	}
 	return ino, nil

@@ -293,7 +293,7 @@ func (t *Tree) readOriginal(b *kv.Batch, path string, w *wantedText) (int64, err
 	if n, err := f.readAt(text, 0); err != nil || int64(n) < st.size {
 		return 0, nil
 	}
-	if now, err := statFD(f.f.fd); err != nil || !w.same(&now) {
+	if now, err := t.base.statFD(f.f.fd); err != nil || !w.same(&now) {
 		return 0, nil
 	}
 	return t.putOriginal(b, path, &w.Built, &original{Original: Original{text, st.mode, st.ctime}, ino: w.ino, at: w.at}), nil

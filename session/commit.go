@@ -20,9 +20,6 @@ import (
 	"github.com/rewindfs/rewindfs/paths"
 )
 
-// holdName is the file in the store that says what commits hold back; the user may change it.
-const holdName = "commit-hold"
-
 // Commit brings a checkpoint to the host, tells what that would do, or takes the last one back.
 func (s *Session) Commit(ctx context.Context, r *control.CommitRequest, out *control.Stream[control.CommitChange]) (*control.Committed, error) {
 	if !s.committing.TryLock() {
@@ -48,6 +45,9 @@ func (s *Session) Commit(ctx context.Context, r *control.CommitRequest, out *con
 		return nil, commitError(err)
 	}
 	defer c.Close()
+	if err := knowsPaths(c, r.Paths); err != nil {
+		return nil, err
+	}
 	if len(c.Merges) > 0 && !r.DryRun && len(merged) > 0 { // they are in the mount, and some have markers
 		res.EngineUS = time.Since(start).Microseconds()
 		return res, describeMarkers(res, c, merged, out)
@@ -166,6 +166,27 @@ func checkMerge(r *control.CommitRequest) error {
 	return nil
 }
 
+// knowsPaths fails if one of the paths that are to be brought is nowhere: it was mistyped.
+func knowsPaths(c *apply.Commit, paths [][]byte) error {
+	want, err := filterPaths(paths)
+	if err != nil {
+		return err
+	}
+	for _, p := range want {
+		if p == "." {
+			continue
+		}
+		known, err := c.Knows(p)
+		if err != nil {
+			return apiError(err)
+		}
+		if !known {
+			return badPath("%s: neither the checkpoint nor the host has anything of that name; paths are relative to the root of the project", quotePath(p))
+		}
+	}
+	return nil
+}
+
 // commitPoint finds the checkpoint to bring, making one of the present state.
 func (s *Session) commitPoint(ctx context.Context, r *control.CommitRequest, req *apply.Request, rec *apply.Record) error {
 	present := r.Ref == "" || r.Ref == control.RefHead
@@ -253,24 +274,6 @@ func (s *Session) readyTarget(to string, dry bool) (at string, done func(), err 
 		return "", nil, badPath("make the target: %v", err)
 	}
 	return to, done, nil
-}
-
-// holdList reads what is held back, from the file in the store, which is made with the defaults when it is missing.
-func (s *Session) holdList() (*apply.Hold, error) {
-	path := filepath.Join(s.o.Store, holdName)
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		text = []byte(apply.DefaultHold)
-		err = os.WriteFile(path, text, 0o600)
-	}
-	if err != nil {
-		return nil, apiError(fmt.Errorf("read what commits hold back: %w", err))
-	}
-	hold, err := apply.ParseHold(string(text))
-	if err != nil {
-		return nil, badRequest("%s: %v: mend it, or remove it to have the defaults", path, err)
-	}
-	return hold, nil
 }
 
 // describeCommit fills in res and sends what the plan is.

@@ -30,7 +30,7 @@
 //
 //	kv/           metadata (package kv), with the lock that names the daemon's pid
 //	packs/        chunks (package cas)
-//	commit-hold   what commits hold back, for the user to edit
+//	commit-hold   what commits hold back beside commit-hold.defaults, and what not, for the user to edit
 //	session.json  what list and the choice of a session read: never needed to recover
 //	control.sock  the control API while a daemon runs
 //	daemon.log    the log, and daemon.log.1 before it

@@ -226,10 +226,17 @@ func (s *Session) diffTo(ctx context.Context, ref string) (layers.Layer, string,
 
 // pathFilter keeps the given paths and what lies below them; no paths keep all.
 func pathFilter(paths [][]byte) (func(string) bool, error) {
-	if len(paths) == 0 {
-		return func(string) bool { return true }, nil
+	want, err := filterPaths(paths)
+	if err != nil || len(want) == 0 || slices.Contains(want, ".") {
+		return func(string) bool { return true }, err
 	}
-	var want []string
+	return func(p string) bool {
+		return slices.ContainsFunc(want, func(w string) bool { return below(p, w) })
+	}, nil
+}
+
+// filterPaths brings the paths of a filter to their shortest form; "." is everything.
+func filterPaths(paths [][]byte) (want []string, err error) {
 	for _, p := range paths {
 		clean, err := cleanPath(string(p))
 		if err != nil {
@@ -243,14 +250,9 @@ func pathFilter(paths [][]byte) (func(string) bool, error) {
 		if clean == ".." || strings.HasPrefix(clean, "../") {
 			return nil, badPath("%s leads out of the session", quotePath(string(p)))
 		}
-		if clean == "." {
-			return func(string) bool { return true }, nil
-		}
 		want = append(want, clean)
 	}
-	return func(p string) bool {
-		return slices.ContainsFunc(want, func(w string) bool { return below(p, w) })
-	}, nil
+	return want, nil
 }
 
 func wireChange(c *layers.Change) control.Change {

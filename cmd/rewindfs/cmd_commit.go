@@ -30,8 +30,8 @@ lets the checkpoint win, theirs leaves what the host has there and brings the re
 the host. Where both changed the same lines it remains a conflict; with --markers both versions come into the mount, between
 conflict markers, and nothing to the host: resolve them in the mount, then commit again.
 
-What would run by itself on the host (git hooks and configuration, .envrc, editor tasks, CI files...) is held back and named. The list is the
-file commit-hold in the store; --include-executable-config brings it all. setuid and setgid bits, capabilities and devices need --allow-special.
+What would run by itself on the host (git hooks and configuration, .envrc, editor tasks, CI files...) is held back and named. The list is in
+the files commit-hold.defaults and, to be edited, commit-hold in the store; --include-executable-config brings it all. setuid and setgid bits, capabilities and devices need --allow-special.
 
 A file that is replaced is a new file: other names that the old one has outside of the base keep the old content. Checkpoints go on
 showing what they showed. commit --undo puts back what the host had before the last commit, with the same care.
@@ -55,6 +55,9 @@ showing what they showed. commit --undo puts back what the host had before the l
 				r.Paths = append(r.Paths, []byte(p))
 			}
 			if cmd.Flags().Changed("to") {
+				if o.to == "" {
+					return usagef("--to is empty: name the directory to write to")
+				}
 				at, err := placeArg(o.to)
 				if err != nil {
 					return err
@@ -209,7 +212,7 @@ func printCommit(w io.Writer, res *commitResult, r *control.CommitRequest) {
 		fmt.Fprintf(w, "note: %s\n", show(n))
 	}
 	if slices.ContainsFunc(res.Left, func(ch control.CommitChange) bool { return ch.Left == "held" }) {
-		fmt.Fprintf(w, "What is held back is listed in %s, which you may edit.\n", show(res.HoldList))
+		fmt.Fprintf(w, "What is held back is listed in %s.defaults; what else is to be, or what not, can be said in %s.\n", show(res.HoldList), show(res.HoldList))
 	}
 	where := show(res.Target)
 	switch {

@@ -20,7 +20,7 @@ func TestCommitLeavesWhatCameInRemovedDirectories(t *testing.T) {
 	if w.tree(w.base) != before {
 		t.Fatal("a commit with conflicts changed the base")
 	}
-	w.rewind("commit", "--on-conflict", "ours").want(t, 0, "skipped: gone", "skipped: file", "note: same/u")
+	w.rewind("commit", "--on-conflict", "ours").want(t, 0, "skipped: gone", "skipped: file", "note: same/u", "skipped: again/u: it came on the host")
 	w.same("cd $B; cat gone/u gone/s/t/u again/u again/s/t/u file/u moved/u same/s/t/u; cat same/u again/n away/u away/s/t/u",
 		"user\nuser\nuser\nuser\nuser\nuser\nuser\na\nn\nuser\nuser\n")
 	w.sh("cd $B; test ! -e gone/1 -a ! -e gone/s/2 -a ! -e again/1 -a ! -e far -a ! -e moved/1")
@@ -42,5 +42,25 @@ func TestCommitLeavesWhatCameBesides(t *testing.T) {
 	w.rewind("commit").want(t, 0, "Nothing to do")
 	w.rewind("commit", "--undo").want(t, 0)
 	w.same("cd $B; cat logs/b logs/s/b logs/t/b tmp d/tmp td/y both; ls logs", strings.Repeat("user\n", 7)+"b\ns\nt\n")
+	w.unmount()
+}
+
+// What came on the host in a directory that was removed and made anew is named, and stays; once.
+func TestCommitNamesWhatCameInRemadeDirectories(t *testing.T) {
+	w := newWorld(t)
+	w.sh("cd $B; mkdir -p d/s kept; echo 1 >d/1; echo 2 >d/s/2")
+	w.mount()
+	w.sh("cd $M; rm -r d; mkdir d; echo n >d/n; echo k >kept/k")
+	w.sh("cd $B; echo user >d/u; mkdir d/t; echo user >d/t/u; echo user >kept/u")
+	for _, args := range [][]string{{"commit", "--dry-run"}, {"commit"}} {
+		out := w.rewind(args...)
+		if out.want(t, 0, "skipped: d/u: it came on the host", "skipped: d/t: "); strings.Contains(out.out, "kept/u") || strings.Contains(out.out, "d/t/u") || strings.Contains(out.out, "d/s: ") {
+			t.Errorf("%v: %s", args, out.out)
+		}
+	}
+	w.same("cd $B; cat d/u d/t/u d/n kept/u kept/k; ls d", "user\nuser\nn\nuser\nk\nn\nt\nu\n")
+	if out := w.rewind("commit"); strings.Contains(out.out, "skipped") {
+		t.Errorf("and again: %s", out.out)
+	}
 	w.unmount()
 }

@@ -49,6 +49,57 @@ func TestCommitHoldsRules(t *testing.T) {
 	}
 }
 
+// The setgid bit of a directory decides whose what is made there will be: it reaches the host if the directory there has it or a new one
+// would inherit it.
+func TestCommitSetgidDirectories(t *testing.T) {
+	w := newWorld(t)
+	w.sh("cd $B; mkdir had plain shared; chmod 2755 had shared")
+	w.mount()
+	w.sh("cd $M; chmod g+w had; chmod g+ws plain; mkdir -p new/sub shared/sub/sub; chmod g+s new/sub; rmdir had; mkdir had; chmod 2775 had")
+	w.rewind("commit").want(t, 0, "note: new/sub: without its setuid or setgid bit", "note: plain: without its setuid or setgid bit")
+	w.same("cd $B; stat -c '%n %a' had plain new new/sub shared/sub shared/sub/sub", "had 2775\nplain 775\nnew 755\nnew/sub 755\nshared/sub 2755\nshared/sub/sub 2755\n")
+	w.rewind("commit").want(t, 0, "Nothing to do")
+	w.rewind("commit", "--allow-special").want(t, 0, "Wrote 2 paths")
+	w.same("cd $B; stat -c '%n %a' plain new/sub", "plain 2775\nnew/sub 2755\n")
+	w.rewind("commit", "--undo").want(t, 0)
+	w.rewind("commit", "--undo").want(t, 0)
+	w.same("cd $B; ls -d new shared/sub 2>&- || stat -c '%n %a' had plain shared", "had 2755\nplain 755\nshared 2755\n")
+	w.unmount()
+}
+
+// A list that an earlier version wrote has what the user added and took out, and new patterns hold all the same.
+func TestCommitHoldListOfEarlierVersion(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	w.sh("cd $M; touch .npmrc .envrc .Rprofile mine")
+	w.rewind("commit", "--dry-run").want(t, 0, "held: .npmrc", "held: .envrc", "held: .Rprofile", "commit-hold.defaults", "A  mine")
+	list := "$(find $B/../home -name commit-hold)"
+	w.sh("test $(wc -l <" + list + ") = 2; cp " + list + ".defaults " + list + "; sed -i '/npmrc/d; /Rprofile/d; $a mine' " + list)
+	out := w.rewind("commit", "--dry-run")
+	if out.want(t, 0, "held: .envrc", "held: .Rprofile", "held: mine", "A  .npmrc"); strings.Contains(out.out, "A  .Rprofile") {
+		t.Errorf("a pattern that came later: %s", out.out)
+	}
+	w.same("tail -n +3 "+list, "!.npmrc\nmine\n")
+	w.unmount()
+}
+
+// A path that is nowhere was mistyped; one that is only on one side was not.
+func TestCommitOfUnknownPath(t *testing.T) {
+	w := newWorld(t)
+	w.sh("echo 1 >$B/same; echo 1 >$B/gone; echo 1 >$B/both; mkdir $B/dir")
+	w.mount()
+	w.sh("rm $M/gone; echo 2 >$M/new; rm $M/both")
+	w.rewind("commit", "--", "new", "nosuch").want(t, exitPath, "\"nosuch\": neither the checkpoint nor the host has anything of that name")
+	w.rewind("commit", "-n", "--", "dir/nosuch").want(t, exitPath, "dir/nosuch")
+	w.rewind("commit", "-n", "--", "same/nosuch").want(t, exitPath, "same/nosuch")
+	w.rewind("commit", "--to", "", "--", "new").want(t, exitUsage, "--to is empty")
+	w.sh("test ! -e $B/new")
+	for _, path := range []string{"same", "gone", "both", "dir", "./dir/", "new", "."} {
+		w.rewind("commit", "--dry-run", "--", path).want(t, 0)
+	}
+	w.unmount()
+}
+
 // A bit that is left out is named, and an empty path is not everything.
 func TestCommitSaysWhatItLeavesOut(t *testing.T) {
 	w := newWorld(t)

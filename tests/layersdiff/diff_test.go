@@ -13,6 +13,13 @@ import (
 
 func TestMain(m *testing.M) {
 	syscall.Umask(0)
+	if arg := os.Getenv(diskEnv); arg != "" {
+		if err := serveDisks(arg); err != nil {
+			fmt.Fprintln(os.Stderr, "serve disks:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 

@@ -80,7 +80,9 @@ func (w *world) isClean(t *testing.T) {
 }
 
 func (w *world) open() (err error) {
-	if w.db, err = kv.Open(filepath.Join(w.store, "kv"), kv.Options{}); err != nil {
+	replay := cas.NewReplayCheck(filepath.Join(w.store, "cas")) // as the daemon does
+	defer replay.Close()
+	if w.db, err = kv.Open(filepath.Join(w.store, "kv"), kv.Options{CheckReplay: replay.Check}); err != nil {
 		return fmt.Errorf("open kv: %w", err)
 	}
 	if w.chunks, err = cas.Open(filepath.Join(w.store, "cas"), w.db, cas.Options{}); err != nil {

@@ -93,10 +93,10 @@ func (p *planner) hasMerged(path string, r *placed) (bool, error) {
 	return bytes.Equal(sum, r.sum), err
 }
 
-// marked sees to it that a merged file is not brought as long as it has conflict markers.
+// marked sees to it that a merged file is not brought as long as it has conflict markers: until a commit has brought it without.
 func (p *planner) marked(it *item) error {
 	built, err := p.built(it)
-	if err != nil || !built.Markers || it.want == nil || typeOf(it.want) != unix.S_IFREG || it.want.Size > merge3.MaxSize {
+	if err != nil || !built.Markers || it.rec != nil && it.rec.n >= built.MergedAt && !it.rec.putBack || it.want == nil || typeOf(it.want) != unix.S_IFREG || it.want.Size > merge3.MaxSize {
 		return err
 	}
 	text, err := p.wantText(it)

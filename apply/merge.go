@@ -93,10 +93,10 @@ func (p *planner) hasMerged(path string, r *placed) (bool, error) {
 	return bytes.Equal(sum, r.sum), err
 }
 
-// marked sees to it that a merged file is not brought as long as it has conflict markers.
+// marked sees to it that a merged file is not brought as long as it has conflict markers: until a commit has brought it without.
 func (p *planner) marked(it *item) error {
 	built, err := p.built(it)
-	if err != nil || !built.Markers || it.want == nil || typeOf(it.want) != unix.S_IFREG || it.want.Size > merge3.MaxSize {
+	if err != nil || !built.Markers || it.rec != nil && it.rec.n >= built.MergedAt && !it.rec.putBack || it.want == nil || typeOf(it.want) != unix.S_IFREG || it.want.Size > merge3.MaxSize {
 		return err
 	}
 	text, err := p.wantText(it)
@@ -266,16 +266,17 @@ func (f textFile) Seek(off int64, whence int) (int64, error) {
 }
 
 // What a commit brings is what the next merge of the file has to start from, and the layer that has it may be collected. So of small texts the
-// commit keeps it, as the base's are: up to keptText bytes each and keptTexts in all, in batches of about keptBatch.
+// commit keeps it, as the base's are: up to keptText bytes each and keptTexts in all, where a file counts for keptFile more, in batches of about keptBatch.
 const (
 	keptText  = 256 << 10
 	keptTexts = 16 << 20
+	keptFile  = 4 << 10
 	keptBatch = 2 << 20
 )
 
 // remember keeps what is brought of a file if p is all of it, and a text. It may be called from several goroutines, for different items.
 func (s *stager) remember(it *item, off int64, p []byte) {
-	if off != 0 || int64(len(p)) != it.want.Size || it.text == nil && len(p) > keptText || !merge3.IsText(p) || s.texts.Add(int64(len(p))) > keptTexts && it.text == nil {
+	if off != 0 || int64(len(p)) != it.want.Size || it.text == nil && len(p) > keptText || !merge3.IsText(p) || s.texts.Add(int64(len(p))+keptFile) > keptTexts && it.text == nil {
 		return
 	}
 	it.brought = append([]byte{}, p...)

@@ -1,7 +1,6 @@
 package layers
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -186,7 +185,7 @@ func (t *Tree) dropSegs(p *pending, segs map[*seg]bool) {
 	}
 }
 
-// cutLoop cuts files at rest, and the oldest ones when much is pending; and keeps what was wanted of the base.
+// cutLoop cuts files at rest, and the oldest ones when much is pending.
 func (t *Tree) cutLoop() {
 	tick := time.NewTicker(pendRest / 2)
 	defer tick.Stop()
@@ -199,9 +198,6 @@ func (t *Tree) cutLoop() {
 		}
 		if err := t.cutSome(); err != nil && !errors.Is(err, unix.ENOSPC) {
 			t.log.Error("cannot store written bytes as chunks; they stay in the log", "error", err)
-		}
-		if err := t.KeepOriginals(context.Background()); err != nil && !errors.Is(err, unix.ENOSPC) {
-			t.log.Warn("cannot keep what changed files were before, so changes of others to them could not be merged", "error", err)
 		}
 	}
 }

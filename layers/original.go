@@ -19,7 +19,7 @@ import (
 
 // Originals are what text files of the base were before the layers changed them: once the user edits such a file on the host,
 // too, only by its original can the two be merged. Whoever changes the content of a base file, or puts another one in its place, notes it in
-// Tree.wanted, which costs him a few comparisons; the cutter's goroutine reads it from the base within half a second. If
+// Tree.wanted, which costs him a few comparisons; a goroutine of its own reads it from the base within half a second, or as fast as the disk does. If
 // the base was changed in between, there is no original. What is kept is for one state of one path (Built),
 // so an original is the right one, or none.
 
@@ -30,6 +30,11 @@ const (
 	maxOriginals = 64 << 20
 	// originalGrain: a file changed on the host so short before may have been changed again without its times telling (kernels before 6.13).
 	originalGrain = 20 * time.Millisecond
+	// originalsTick is how often originals are read, and originalsEnd how long the end of a tree may take over the last of them.
+	originalsTick = 500 * time.Millisecond
+	originalsEnd  = 2 * time.Second
+	// maxWanted bounds what waits to be read; 200 bytes each.
+	maxWanted = 100_000
 )
 
 // Original is a text that the base had.
@@ -179,6 +184,9 @@ func (o *op) wantOriginal(path string, w wantedText) {
 	if o.t.wanted == nil {
 		o.t.wanted = map[string]wantedText{}
 	}
+	if len(o.t.wanted) >= maxWanted {
+		return
+	}
 	w.gen = o.b.base.gen
 	o.t.wanted[path] = w
 }
@@ -225,8 +233,40 @@ func (r *inode) intact() bool {
 	return r.origin != nil && r.regions == 0 && r.limit == r.origin.size && r.size == r.origin.size
 }
 
-// KeepOriginals reads what is wanted of the base, now.
+// originalLoop keeps what is wanted.
+func (t *Tree) originalLoop() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-t.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	tick := time.NewTicker(originalsTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-t.stop:
+			return
+		case <-tick.C:
+		}
+		t.keepOriginals(ctx)
+	}
+}
+
+// keepOriginals is KeepOriginals for who can do nothing about an error.
+func (t *Tree) keepOriginals(ctx context.Context) {
+	if err := t.KeepOriginals(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, unix.ENOSPC) {
+		t.log.Warn("cannot keep what changed files were before, so changes of others to them could not be merged", "error", err)
+	}
+}
+
+// KeepOriginals reads what is wanted of the base, now. What it does not come to before ctx ends stays wanted.
 func (t *Tree) KeepOriginals(ctx context.Context) error {
+	t.texting.Lock() // whoever comes second finds it done
+	defer t.texting.Unlock()
 	t.mu.Lock()
 	todo := t.wanted
 	t.wanted = nil
@@ -244,13 +284,18 @@ func (t *Tree) KeepOriginals(ctx context.Context) error {
 		b, size = kv.Batch{}, 0
 		return err
 	}
+	defer t.wantLater(todo)
 	for _, path := range slices.Sorted(maps.Keys(todo)) {
+		if err := ctx.Err(); err != nil {
+			return errors.Join(err, flush())
+		}
 		w := todo[path]
+		delete(todo, path)
 		n, err := t.readOriginal(&b, path, &w)
 		if taken, size = taken+n, size+n; err == nil && size > 4<<20 {
 			err = flush()
 		}
-		if err = errors.Join(err, ctx.Err()); err != nil {
+		if err != nil {
 			return fmt.Errorf("keep what the base has at %q: %w", path, err)
 		}
 	}
@@ -271,6 +316,20 @@ func (t *Tree) KeepOriginals(ctx context.Context) error {
 		return t.evictOriginals()
 	}
 	return nil
+}
+
+// wantLater has left be wanted again, unless it is by now, or there is too much.
+func (t *Tree) wantLater(left map[string]wantedText) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for path, w := range left {
+		if _, newer := t.wanted[path]; !newer && len(t.wanted) < maxWanted {
+			if t.wanted == nil {
+				t.wanted = map[string]wantedText{}
+			}
+			t.wanted[path] = w
+		}
+	}
 }
 
 // readOriginal adds what is wanted of path to b, if it still is there and is text. It returns the bytes that it takes.

@@ -3,6 +3,7 @@ package layers
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -168,6 +169,11 @@ func TestOriginalsGo(t *testing.T) {
 	}
 }
 
+func stateOf(b Built) Built {
+	b.Known, b.MergedAt, b.Markers = false, 0, false
+	return b
+}
+
 // takeIn merges as the user of TakeIn does.
 func (s *store) takeIn(p, text, host string, markers bool) (Moved, error) {
 	s.t.Helper()
@@ -212,11 +218,20 @@ func TestTakeIn(t *testing.T) {
 			s.wantOriginals(map[string]string{"d/f": "theirs\n"})
 			a, err := s.b.Resolve("d/f")
 			s.ok(err)
-			a.Ctime.Sec--
-			bad := []TakeIn{{Path: "d/f", Seen: a, Host: is}}
-			if _, err := s.b.TakeIn(bad, nil, nil); err == nil || s.read("d/f") != "both\n" || s.b.Parent() != mv.From {
-				t.Errorf("with a file that has changed since: %v", err)
+			earlier := a
+			earlier.Ctime.Sec--
+			refused := func(what string, in TakeIn, extra error) {
+				t.Helper()
+				_, err := s.b.TakeIn([]TakeIn{in}, func(*kv.Batch, Moved) error { return extra }, nil)
+				if err == nil || extra == nil && !errors.Is(err, ErrMoved) || s.read("d/f") != "both\n" || s.b.Parent() != mv.From || s.b.HeadLayer() != mv.Open {
+					t.Errorf("%s: %v; the head is %d on %d, the file has %q", what, err, s.b.HeadLayer(), s.b.Parent(), s.read("d/f"))
+				}
 			}
+			refused("a file that has changed since", TakeIn{Path: "d/f", Seen: earlier, Host: stateOf(is)}, nil)
+			refused("a file that has gone", TakeIn{Path: "d/g", Seen: a, Host: stateOf(is)}, nil)
+			refused("a journal that cannot", TakeIn{Path: "d/f", Seen: a, Host: stateOf(is), Text: []byte("x")}, errors.New("no"))
+			s.change(put("d/f", "theirs\n")) // the same in another file
+			refused("a host that has changed since", TakeIn{Path: "d/f", Seen: a, Host: stateOf(is)}, nil)
 			s.write("d/f", "resolved\n")
 			s.reopen()
 			if again, err := s.b.Built("d/f"); err != nil || again != is {
@@ -244,4 +259,36 @@ func FuzzDecodeOriginal(f *testing.F) {
 			t.Fatalf("%+v became %+v (%v)", o, again, err)
 		}
 	})
+}
+
+// BenchmarkKeepOriginal is what the cutter does for a text file of 4 KiB whose content was changed for the first time.
+func BenchmarkKeepOriginal(b *testing.B) {
+	dir := b.TempDir()
+	const files = 1000
+	for i := range files {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte(strings.Repeat(fmt.Sprintf("text %d\n", i), 512)), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	t, _ := benchStore(b, dir)
+	var todo []wantedText
+	for i := range files {
+		st, err := t.base.stat(fmt.Sprint(i))
+		if err != nil {
+			b.Fatal(err)
+		}
+		o := st.origin("")
+		todo = append(todo, wantedText{Built: (&inode{mode: st.mode, origin: o}).wasBase(1).Built})
+	}
+	for i := 0; b.Loop(); i++ {
+		w := todo[i%files]
+		var batch kv.Batch
+		if n, err := t.readOriginal(&batch, fmt.Sprint(i%files), &w); err != nil || n == 0 && i < files {
+			b.Fatal(n, err)
+		}
+		batch.Delete(kv.Original(fmt.Sprint((i+files/2)%files), todo[(i+files/2)%files].stateID())) // to be read again
+		if err := t.db.Apply(&batch); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -83,6 +83,7 @@ type Tree struct {
 	keeping  sync.Mutex                // held by the one who makes or removes pre-images; taken before mu
 	leftover bool                      // some were made for a commit that did not come. Guarded by keeping
 
+	texting   sync.Mutex            // held by the one who reads originals; taken before mu
 	wanted    map[string]wantedText // by path in the base: texts to be kept, see original.go. Guarded by mu
 	originals atomic.Int64          // bytes, about, of e/ records; -1: not counted yet
 
@@ -131,6 +132,7 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 		return nil, fmt.Errorf("open tree: store what was written before the last stop: %w", err)
 	}
 	t.stopped.Go(t.cutLoop)
+	t.stopped.Go(t.originalLoop)
 	t.stopped.Go(t.reclaimLoop)
 	t.stopped.Go(t.digestLoop)
 	if t.unfinished() {
@@ -143,9 +145,9 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 func (t *Tree) Close() error {
 	close(t.stop)
 	t.stopped.Wait()
-	if err := t.KeepOriginals(context.Background()); err != nil {
-		t.log.Warn("cannot keep what changed files were before, so changes of others to them could not be merged", "error", err)
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), originalsEnd)
+	defer cancel()
+	t.keepOriginals(ctx)
 	return t.cutWhatFits()
 }
 

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rewindfs/rewindfs/apply"
 	"github.com/rewindfs/rewindfs/control"
@@ -301,6 +304,13 @@ func describeCommit(ctx context.Context, res *control.Committed, c *apply.Commit
 			if err := out.Emit(wireCommitChange(&ch, "").WithText(patches[ch.Path])); err != nil {
 				return err
 			}
+		}
+		delete(merged, ch.Path)
+	}
+	for _, path := range slices.Sorted(maps.Keys(merged)) { // what is a conflict again, or as the host has it
+		ch := apply.Change{Path: path, Status: "M", Type: unix.S_IFREG, OldSize: merged[path].Host.Size, NewSize: int64(len(merged[path].Text)), Merge: apply.MergeClean, Reason: mergedReason}
+		if err := out.Emit(wireCommitChange(&ch, "")); err != nil {
+			return err
 		}
 	}
 	for _, ch := range c.Left {

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -269,5 +270,68 @@ func TestCommitHunksAsGit(t *testing.T) {
 	}
 	w.finish([]string{"commit", "--hunks", "-"}, stdin(diff.out)).want(t, 0, "Wrote 1 path")
 	w.same("cmp $B/f $B.git/f && echo same", "same\n")
+	w.unmount()
+}
+
+// Programs go on writing beside it, and both sides go on with the file: nothing of either is lost.
+func TestCommitMergeUnderWriters(t *testing.T) {
+	w := newWorld(t)
+	w.put(w.base, "f", lines(40, nil))
+	w.mount()
+	w.edit("f", lines(40, map[int]string{1: "ours 0\n"}), false)
+	w.rewind("checkpoint", "--durable").want(t, 0)
+	busy := exec.Command("sh", "-c", "cd $M; i=0; while :; do i=$((i+1)); echo $i >busy; echo $i >busy.new; mv busy.new busy2; done")
+	busy.Env = append(os.Environ(), "M="+w.mp)
+	if err := busy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := func() {
+		_ = busy.Process.Kill()
+		_ = busy.Wait()
+	}
+	defer stop()
+	want := map[int]string{1: "ours 0\n"}
+	for i := range 10 {
+		theirs := map[int]string{}
+		for k, v := range want {
+			theirs[k] = v
+		}
+		if i == 0 {
+			delete(theirs, 1)
+		}
+		theirs[10+i] = fmt.Sprintf("theirs %d\n", i)
+		w.put(w.base, "f", lines(40, theirs))
+		want[1], want[30] = fmt.Sprintf("ours %d\n", i), fmt.Sprintf("ours too %d\n", i)
+		w.edit("f", lines(40, want), i%2 == 0)
+		want[10+i] = theirs[10+i]
+		w.rewind("commit", "--merge").want(t, 0, "note: f: merged")
+		w.has(w.base, "f", lines(40, want))
+		w.has(w.mp, "f", lines(40, want))
+	}
+	stop()
+	w.rewind("fsck").want(t, 0)
+	w.unmount()
+}
+
+func TestCommitMergeUnprivileged(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can become somebody else")
+	}
+	if _, err := exec.LookPath("fusermount3"); err != nil {
+		t.Skip("there is no fusermount3")
+	}
+	w := newWorldFor(t, &syscall.Credential{Uid: 65534, Gid: 65534})
+	w.sh("seq 30 >$B/f")
+	if w.finish([]string{"mount", w.base}, nil).code != 0 {
+		t.Skip("no mount can be made by an ordinary user here")
+	}
+	w.sh("sed -i s/^3$/three/ $M/f; seq 5 >$M/g")
+	w.rewind("checkpoint", "--durable").want(t, 0)
+	w.sh("sed -i s/^20$/twenty/ $B/f")
+	w.rewind("commit", "--merge").want(t, 0, "note: f: merged")
+	w.same("cmp $B/f $M/f && grep -c t $B/f", "2\n")
+	w.sh("sed -i 's/^1$/one/; s/^30$/thirty/' $M/f")
+	w.finish([]string{"commit", "-i"}, stdin("h\ny\nn\n")).want(t, 0, "Wrote 1 path")
+	w.same("grep -c [eo] $B/f", "3\n")
 	w.unmount()
 }

@@ -1,14 +1,13 @@
 package apply
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,6 +22,7 @@ type stager struct {
 	late     []*item // links of what is on the host
 	done     atomic.Int64
 	progress func(done, total int64)
+	ctx      context.Context // of stage
 
 	mu    sync.Mutex
 	notes map[string]int // what could not be kept, and of how many
@@ -100,36 +100,22 @@ func (s *stager) list(it *item, at string) error {
 			}
 		}
 	}
-	return s.p.ctx.Err()
+	return s.ctx.Err()
 }
 
 // makeFiles makes what is no directory and no link, several at a time.
 func (s *stager) makeFiles() error {
-	const part = 64
-	g, ctx := errgroup.WithContext(s.p.ctx)
-	var next atomic.Int64
-	for range max(2, runtime.NumCPU()) {
-		g.Go(func() error {
-			c := cursor{d: s.dir}
-			defer c.close()
-			w := &fileWriter{s: s, sum: newSummer()}
-			for {
-				lo := int(next.Add(part)) - part
-				if lo >= len(s.files) {
-					return nil
-				}
-				for _, it := range s.files[lo:min(lo+part, len(s.files))] {
-					if err := errors.Join(ctx.Err(), w.make(it, &c)); err != nil {
-						return fmt.Errorf("make %q ready: %w", it.path, err)
-					}
-					if s.progress != nil {
-						s.progress(s.done.Add(1), int64(len(s.files)))
-					}
-				}
+	return inParts(s.ctx, s.files, func() (func(*item) error, func()) {
+		c := cursor{d: s.dir}
+		w := &fileWriter{s: s, sum: newSummer()}
+		return func(it *item) error {
+			if err := w.make(it, &c); err != nil {
+				return fmt.Errorf("make %q ready: %w", it.path, err)
 			}
-		})
-	}
-	return g.Wait()
+			s.progress(s.done.Add(1), int64(len(s.files)))
+			return nil
+		}, c.close
+	})
 }
 
 // fileWriter makes objects one after the other.
@@ -169,7 +155,7 @@ func (w *fileWriter) make(it *item, c *cursor) error {
 
 // file makes a regular file with its content, holes where the checkpoint has some.
 func (w *fileWriter) file(it *item, d *dir, name string) (sum []byte, err error) {
-	fd, err := unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	fd, err := unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, it.want.Mode&0o777)
 	if err != nil {
 		return nil, err
 	}
@@ -182,12 +168,10 @@ func (w *fileWriter) file(it *item, d *dir, name string) (sum []byte, err error)
 	if size == 0 {
 		return w.sum.sum(), nil
 	}
-	if err := unix.Ftruncate(fd, size); err != nil {
-		return nil, err
-	}
 	if n := min(size, readSize); int64(len(w.buf)) < n {
 		w.buf = make([]byte, n)
 	}
+	end := int64(0) // of what is written
 	err = eachPart(fileOf(w.s.p.want.v, it.want, it.path), size, w.buf, func(off int64, p []byte) error {
 		w.sum.add(off, p)
 		for len(p) > 0 {
@@ -198,8 +182,12 @@ func (w *fileWriter) file(it *item, d *dir, name string) (sum []byte, err error)
 			n = max(n, 0)
 			p, off = p[n:], off+int64(n)
 		}
-		return w.s.p.ctx.Err()
+		end = off
+		return w.s.ctx.Err()
 	})
+	if err == nil && end < size {
+		err = unix.Ftruncate(fd, size)
+	}
 	return w.sum.sum(), err
 }
 
@@ -209,14 +197,24 @@ func (s *stager) finish(it *item, d *dir, name string, sum []byte, writable bool
 		return err
 	}
 	w := it.want
-	if err := s.chown(d, name, w.UID, w.GID); err != nil {
+	made, err := d.stat(name)
+	if err == nil && made == nil {
+		err = unix.ENOENT
+	}
+	if err != nil {
 		return err
 	}
-	if typeOf(w) != unix.S_IFLNK {
-		mode := w.Mode & 0o7777
-		if writable {
-			mode |= 0o200
+	mode := w.Mode & 0o7777
+	if writable {
+		mode |= 0o200
+	}
+	owned := made.UID == w.UID && made.GID == w.GID
+	if !owned {
+		if err := s.chown(d, name, w.UID, w.GID); err != nil {
+			return err
 		}
+	}
+	if typeOf(w) != unix.S_IFLNK && (!owned || made.Mode&0o7777 != mode) {
 		if err := d.chmod(name, mode); err != nil {
 			return err
 		}

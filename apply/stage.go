@@ -23,6 +23,7 @@ type stager struct {
 	done     atomic.Int64
 	progress func(done, total int64)
 	ctx      context.Context // of stage
+	noClones atomic.Bool     // the file system shares no blocks
 
 	mu    sync.Mutex
 	notes map[string]int // what could not be kept, and of how many
@@ -171,21 +172,24 @@ func (w *fileWriter) file(it *item, d *dir, name string) (sum []byte, err error)
 	if n := min(size, readSize); int64(len(w.buf)) < n {
 		w.buf = make([]byte, n)
 	}
-	end := int64(0) // of what is written
+	write, end := func(p []byte, off int64) error { return writeAll(fd, p, off) }, int64(0)
+	c := w.cloneOf(it, fd)
+	if c != nil {
+		defer c.close()
+		write, end = c.write, c.size
+	}
 	err = eachPart(fileOf(w.s.p.want.v, it.want, it.path), size, w.buf, func(off int64, p []byte) error {
 		w.sum.add(off, p)
-		for len(p) > 0 {
-			n, err := unix.Pwrite(fd, p, off)
-			if err != nil && err != unix.EINTR {
-				return err
-			}
-			n = max(n, 0)
-			p, off = p[n:], off+int64(n)
+		if err := write(p, off); err != nil {
+			return err
 		}
-		end = off
+		end = max(end, off+int64(len(p)))
 		return w.s.ctx.Err()
 	})
-	if err == nil && end < size {
+	if err == nil && c != nil {
+		err = c.hole(size)
+	}
+	if err == nil && end != size {
 		err = unix.Ftruncate(fd, size)
 	}
 	return w.sum.sum(), err

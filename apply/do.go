@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/rewindfs/rewindfs/kv"
@@ -31,9 +34,13 @@ func (c *Commit) Do(ctx context.Context, progress Progress, end End) error {
 	if err := c.a.save(j, nil); err != nil {
 		return fmt.Errorf("begin the commit: %w", err)
 	}
-	err := c.ready(j, progress)
+	err := c.makeStage(j)
+	var kept *layers.Kept
 	if err == nil {
-		err = c.begin(j, progress)
+		kept, err = c.readyAndKeep(progress)
+	}
+	if err == nil {
+		err = c.begin(j, kept, progress)
 	}
 	if err != nil {
 		return errors.Join(asConflict(err), c.a.abandon(c.host, j))
@@ -55,8 +62,8 @@ func (a *Applier) save(j *journal, b *kv.Batch) error {
 	return a.db.Sync()
 }
 
-// ready makes the stage with all that the steps need in it, on the disk.
-func (c *Commit) ready(j *journal, progress Progress) error {
+// makeStage makes the directory for the stage.
+func (c *Commit) makeStage(j *journal) error {
 	if err := c.host.at("mkdir", j.Stage); err != nil {
 		return err
 	}
@@ -73,8 +80,35 @@ func (c *Commit) ready(j *journal, progress Progress) error {
 	if err != nil {
 		return err
 	}
-	s := &stager{p: c.p, dir: stage, progress: func(done, total int64) { progress("stage", done, total) }}
-	c.stage = s
+	c.stage = &stager{p: c.p, dir: stage}
+	// That has moved the times of the target's root, which are about to be kept.
+	return c.host.setTimes(".", j.Root.Atime, j.Root.Mtime)
+}
+
+// readyAndKeep gets the stage ready and, at the same time, records what the base has: one waits for the other's disk. The target that
+// is no base is not recorded: nil.
+func (c *Commit) readyAndKeep(progress Progress) (kept *layers.Kept, err error) {
+	g, ctx := errgroup.WithContext(c.p.ctx)
+	if c.Record.Target == "" {
+		g.Go(func() (err error) {
+			if err = c.host.at("keep", ""); err == nil {
+				kept, err = c.a.tree.Keep(ctx, c.p.keepPaths(c.steps))
+			}
+			return err
+		})
+	}
+	g.Go(func() error { return c.ready(ctx, progress) })
+	if err = g.Wait(); err != nil && kept != nil {
+		err = errors.Join(err, kept.Drop())
+		kept = nil
+	}
+	return kept, err
+}
+
+// ready puts all that the steps need into the stage, and on the disk.
+func (c *Commit) ready(ctx context.Context, progress Progress) error {
+	s := c.stage
+	s.ctx, s.progress = ctx, func(done, total int64) { progress("stage", done, total) }
 	if err := s.stage(c.steps); err != nil {
 		return err
 	}
@@ -82,15 +116,17 @@ func (c *Commit) ready(j *journal, progress Progress) error {
 	if err := c.p.checkView(); err != nil {
 		return err
 	}
-	// The stage has moved the times of the target's root, which are about to be kept.
-	if err := c.host.setTimes(".", j.Root.Atime, j.Root.Mtime); err != nil {
-		return err
-	}
-	return stage.sync()
+	return s.dir.sync()
 }
 
-// begin puts the steps and what they bring into the store, keeps what the base has, and starts the next generation.
-func (c *Commit) begin(j *journal, progress Progress) error {
+// begin puts the steps and what they bring into the store, and starts the next generation, for which kept has what the base had.
+func (c *Commit) begin(j *journal, kept *layers.Kept, progress Progress) (err error) {
+	started := kept == nil
+	defer func() {
+		if !started {
+			err = errors.Join(err, kept.Drop())
+		}
+	}()
 	w := &writer{db: c.a.db, hook: c.a.hook}
 	if err := w.dropPrefix(kv.CommitStepsPrefix(), func([]byte) bool { return true }); err != nil {
 		return err
@@ -99,7 +135,7 @@ func (c *Commit) begin(j *journal, progress Progress) error {
 		return err
 	}
 	texts := 0 // bytes, since the last batch
-	err := c.p.brought(c.steps, func(it *item) error {
+	err = c.p.brought(c.steps, func(it *item) error {
 		if isDir(it.want) && isDir(it.haveAttr()) {
 			if err := c.p.putDir(it); err != nil {
 				return err
@@ -128,13 +164,14 @@ func (c *Commit) begin(j *journal, progress Progress) error {
 	}
 	progress("keep", 0, 0)
 	j.State = stateSwapping
-	if j.Target != "" {
+	if kept == nil {
 		return c.a.save(j, nil)
 	}
-	if err := c.host.at("keep", ""); err != nil {
+	if err := c.host.at("start", ""); err != nil {
 		return err
 	}
-	_, err = c.a.tree.KeepBase(c.p.ctx, c.p.keepPaths(c.steps), func(b *kv.Batch, gen uint64) error {
+	started = true
+	_, err = kept.Start(func(b *kv.Batch, gen uint64) error {
 		if gen != j.N {
 			return fmt.Errorf("generation %d of the base was begun by somebody else", gen)
 		}
@@ -149,20 +186,8 @@ func (c *Commit) swap(j *journal, progress Progress, end End) error {
 	if err := c.stage.linkLate(); err != nil {
 		return c.back(j, err, end)
 	}
-	s := newSwapper(c.host, c.stage.dir)
-	defer s.at.close()
-	if err := s.open(c.steps); err != nil {
+	if err := c.swapAll(progress); err != nil {
 		return c.back(j, err, end)
-	}
-	total := int64(len(c.steps))
-	for i, st := range c.steps {
-		if st.Op == opDir {
-			continue
-		}
-		if err := s.swap(st); err != nil {
-			return c.back(j, err, end)
-		}
-		progress("swap", int64(i+1), total)
 	}
 	if err := c.host.sync(); err != nil {
 		return c.back(j, err, end)
@@ -176,6 +201,55 @@ func (c *Commit) swap(j *journal, progress Progress, end End) error {
 		return fmt.Errorf("the commit is on the host, but its end is not noted; that is done at the next start: %w", err)
 	}
 	return nil
+}
+
+// swapAll makes the steps, several at a time: they do not depend on each other.
+func (c *Commit) swapAll(progress Progress) error {
+	opener := newSwapper(c.host, c.stage.dir)
+	defer opener.at.close()
+	if err := opener.open(c.steps); err != nil {
+		return err
+	}
+	var done atomic.Int64
+	return inParts(context.Background(), c.steps, func() (func(*step) error, func()) {
+		s := newSwapper(c.host, c.stage.dir)
+		return func(st *step) error {
+			if st.Op == opDir {
+				return nil
+			}
+			err := s.swap(st)
+			progress("swap", done.Add(1), int64(len(c.steps)))
+			return err
+		}, s.at.close
+	})
+}
+
+// inParts has workers do something with each of all, in no order, until one fails. worker makes one, and says what to do at its end.
+func inParts[T any](ctx context.Context, all []T, worker func() (do func(T) error, done func())) error {
+	const part = 64
+	g, ctx := errgroup.WithContext(ctx)
+	var next atomic.Int64
+	for range max(2, runtime.NumCPU()) {
+		g.Go(func() error {
+			do, done := worker()
+			defer done()
+			for {
+				lo := int(next.Add(part)) - part
+				if lo >= len(all) {
+					return nil
+				}
+				for _, one := range all[lo:min(lo+part, len(all))] {
+					if err := ctx.Err(); err != nil {
+						return err
+					}
+					if err := do(one); err != nil {
+						return err
+					}
+				}
+			}
+		})
+	}
+	return g.Wait()
 }
 
 // back takes a commit back that cannot go on because of err.

@@ -1,14 +1,13 @@
 package apply
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,6 +23,8 @@ type stager struct {
 	done     atomic.Int64
 	texts    atomic.Int64 // bytes of texts that are remembered
 	progress func(done, total int64)
+	ctx      context.Context // of stage
+	noClones atomic.Bool     // the file system shares no blocks
 
 	mu    sync.Mutex
 	notes map[string]int // what could not be kept, and of how many
@@ -101,36 +102,22 @@ func (s *stager) list(it *item, at string) error {
 			}
 		}
 	}
-	return s.p.ctx.Err()
+	return s.ctx.Err()
 }
 
 // makeFiles makes what is no directory and no link, several at a time.
 func (s *stager) makeFiles() error {
-	const part = 64
-	g, ctx := errgroup.WithContext(s.p.ctx)
-	var next atomic.Int64
-	for range max(2, runtime.NumCPU()) {
-		g.Go(func() error {
-			c := cursor{d: s.dir}
-			defer c.close()
-			w := &fileWriter{s: s, sum: newSummer()}
-			for {
-				lo := int(next.Add(part)) - part
-				if lo >= len(s.files) {
-					return nil
-				}
-				for _, it := range s.files[lo:min(lo+part, len(s.files))] {
-					if err := errors.Join(ctx.Err(), w.make(it, &c)); err != nil {
-						return fmt.Errorf("make %q ready: %w", it.path, err)
-					}
-					if s.progress != nil {
-						s.progress(s.done.Add(1), int64(len(s.files)))
-					}
-				}
+	return inParts(s.ctx, s.files, func() (func(*item) error, func()) {
+		c := cursor{d: s.dir}
+		w := &fileWriter{s: s, sum: newSummer()}
+		return func(it *item) error {
+			if err := w.make(it, &c); err != nil {
+				return fmt.Errorf("make %q ready: %w", it.path, err)
 			}
-		})
-	}
-	return g.Wait()
+			s.progress(s.done.Add(1), int64(len(s.files)))
+			return nil
+		}, c.close
+	})
 }
 
 // fileWriter makes objects one after the other.
@@ -170,7 +157,7 @@ func (w *fileWriter) make(it *item, c *cursor) error {
 
 // file makes a regular file with its content, holes where the checkpoint has some.
 func (w *fileWriter) file(it *item, d *dir, name string) (sum []byte, err error) {
-	fd, err := unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	fd, err := unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, it.want.Mode&0o777)
 	if err != nil {
 		return nil, err
 	}
@@ -183,25 +170,30 @@ func (w *fileWriter) file(it *item, d *dir, name string) (sum []byte, err error)
 	if size == 0 {
 		return w.sum.sum(), nil
 	}
-	if err := unix.Ftruncate(fd, size); err != nil {
-		return nil, err
-	}
 	if n := min(size, readSize); int64(len(w.buf)) < n {
 		w.buf = make([]byte, n)
+	}
+	write, end := func(p []byte, off int64) error { return writeAll(fd, p, off) }, int64(0)
+	c := w.cloneOf(it, fd)
+	if c != nil {
+		defer c.close()
+		write, end = c.write, c.size
 	}
 	err = eachPart(w.s.p.wanted(it), size, w.buf, func(off int64, p []byte) error {
 		w.sum.add(off, p)
 		w.s.remember(it, off, p)
-		for len(p) > 0 {
-			n, err := unix.Pwrite(fd, p, off)
-			if err != nil && err != unix.EINTR {
-				return err
-			}
-			n = max(n, 0)
-			p, off = p[n:], off+int64(n)
+		if err := write(p, off); err != nil {
+			return err
 		}
-		return w.s.p.ctx.Err()
+		end = max(end, off+int64(len(p)))
+		return w.s.ctx.Err()
 	})
+	if err == nil && c != nil {
+		err = c.hole(size)
+	}
+	if err == nil && end != size {
+		err = unix.Ftruncate(fd, size)
+	}
 	return w.sum.sum(), err
 }
 
@@ -211,14 +203,24 @@ func (s *stager) finish(it *item, d *dir, name string, sum []byte, writable bool
 		return err
 	}
 	w := it.want
-	if err := s.chown(d, name, w.UID, w.GID); err != nil {
+	made, err := d.stat(name)
+	if err == nil && made == nil {
+		err = unix.ENOENT
+	}
+	if err != nil {
 		return err
 	}
-	if typeOf(w) != unix.S_IFLNK {
-		mode := w.Mode & 0o7777
-		if writable {
-			mode |= 0o200
+	mode := w.Mode & 0o7777
+	if writable {
+		mode |= 0o200
+	}
+	owned := made.UID == w.UID && made.GID == w.GID
+	if !owned {
+		if err := s.chown(d, name, w.UID, w.GID); err != nil {
+			return err
 		}
+	}
+	if typeOf(w) != unix.S_IFLNK && (!owned || made.Mode&0o7777 != mode) {
 		if err := d.chmod(name, mode); err != nil {
 			return err
 		}

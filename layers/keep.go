@@ -29,25 +29,48 @@ import (
 // ENOSPC; EBUSY when a file goes on changing while it is read; EINVAL for a path that is
 // absolute or has "." or ".." in it. Memory does not grow with the sizes of files: about 10 MB, and 100 bytes for each object.
 func (t *Tree) KeepBase(ctx context.Context, paths []string, extra func(b *kv.Batch, gen uint64) error) (gen uint64, err error) {
+	k, err := t.Keep(ctx, paths)
+	if err != nil {
+		return 0, err
+	}
+	return k.Start(extra)
+}
+
+// Kept is what the base has, recorded for the next generation, which has not begun. End it with Start or Drop: until then
+// nothing else is kept.
+type Kept struct{ k *keeper }
+
+// Keep is the first half of KeepBase: it records, and changes nothing.
+func (t *Tree) Keep(ctx context.Context, paths []string) (*Kept, error) {
 	t.keeping.Lock()
-	defer t.keeping.Unlock()
 	k := &keeper{t: t, ctx: ctx, gen: t.Generation(), x: newKeptIndex(), done: map[uint64]keptKind{}, buf: make([]byte, 0, keepBuf)}
 	if old := t.kept.Load(); old != nil {
 		k.x.seed = old.seed
 	}
 	if err := k.keep(paths); err != nil {
-		t.leftover = true
-		return 0, fmt.Errorf("keep what the base has: %w", errors.Join(err, t.dropLeftover()))
+		return nil, fmt.Errorf("keep what the base has: %w", errors.Join(err, (&Kept{k}).Drop()))
 	}
-	t.leftover = true
-	if err := k.start(extra); err != nil {
-		return 0, fmt.Errorf("start generation %d of the base: %w", k.gen+1, errors.Join(err, t.dropLeftover()))
+	return &Kept{k}, nil
+}
+
+// Start is the second half of KeepBase.
+func (k *Kept) Start(extra func(b *kv.Batch, gen uint64) error) (gen uint64, err error) {
+	t := k.k.t
+	if err := k.k.start(extra); err != nil {
+		return 0, fmt.Errorf("start generation %d of the base: %w", k.k.gen+1, errors.Join(err, k.Drop()))
 	}
-	t.leftover = false
+	defer t.keeping.Unlock()
 	if err := t.db.Sync(); err != nil {
-		return k.gen + 1, fmt.Errorf("sync the start of generation %d of the base: %w", k.gen+1, err)
+		return k.k.gen + 1, fmt.Errorf("sync the start of generation %d of the base: %w", k.k.gen+1, err)
 	}
-	return k.gen + 1, nil
+	return k.k.gen + 1, nil
+}
+
+// Drop gives up what was recorded.
+func (k *Kept) Drop() error {
+	defer k.k.t.keeping.Unlock()
+	k.k.t.leftover = true
+	return k.k.t.dropLeftover()
 }
 
 const (

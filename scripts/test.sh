@@ -118,7 +118,7 @@ part_real() {
 main() {
 	say "Set-up"
 	need_go
-	need_packages fusermount3:fuse3 git:git gcc:gcc make:make rsync:rsync sqlite3:sqlite3 setfattr:attr setfacl:acl setcap:libcap2-bin python3:python3
+	need_packages fusermount3:fuse3 git:git gcc:gcc make:make rsync:rsync sqlite3:sqlite3 setfattr:attr setfacl:acl setcap:libcap2-bin python3:python3 mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
 	open_dev_fuse
 	case " ${parts[*]} " in *" e2e "* | *" real "*)
 		bin=$logs/rewindfs

@@ -53,7 +53,8 @@ func TestPowerCut(t *testing.T) {
 
 // stretch is a commit, or the undo of one, in the log of the disks.
 type stretch struct {
-	from, to     int64 // the log when it began, and when its end had been told
+	from, to     int64   // the log when it began, and when its end had been told
+	calls        []int64 // and at each of its calls
 	before, want *fstree.Tree
 	undo, made   bool
 	befores      []*fstree.Tree
@@ -134,6 +135,7 @@ func (c *cutter) commit(pick int, undo bool) {
 			return errKilled
 		}
 		c.nudge()
+		st.calls = append(st.calls, c.place())
 		return nil
 	})
 	p, err := c.planKilled(a, sealed.Layer, undo)
@@ -194,7 +196,15 @@ func (c *cutter) cutAll(all []recorded, places []int64) {
 		st := c.stretches[c.rng.IntN(len(c.stretches))]
 		lo, _ := slices.BinarySearch(places, st.from+1)
 		hi, _ := slices.BinarySearch(places, st.to+1)
-		cuts = append(cuts, cut{lo + c.rng.IntN(hi-lo+1), st, c.rng.IntN(3)})
+		n := hi // when the end has been told
+		switch k := c.rng.IntN(8); {
+		case k > 0 && k < 5 && len(st.calls) > 0: // about a call: most writes are of few of them
+			n, _ = slices.BinarySearch(places, st.calls[c.rng.IntN(len(st.calls))]+1)
+			n = min(hi, n+c.rng.IntN(4))
+		case k >= 5:
+			n = lo + c.rng.IntN(hi-lo+1)
+		}
+		cuts = append(cuts, cut{n, st, c.rng.IntN(3)})
 	}
 	slices.SortFunc(cuts, func(a, b cut) int { return a.n - b.n })
 	b := newBlackout(all, len(c.d.kinds))

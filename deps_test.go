@@ -32,7 +32,7 @@ var mayImport = map[string]string{
 	"memory/valid":    "memory/convo",
 	"memory":          "kv memory/convo memory/valid",
 	"ledger":          "",
-	"verify":          "",
+	"verify":          "internal/capture internal/proctree",
 	"budget":          "",
 	"merge3":          "",
 	"paths":           "",
@@ -57,7 +57,7 @@ var onlyIn = map[string]struct {
 	"github.com/oklog/ulid":       {"journal", "ids are made in one place"},
 	"pgregory.net/rapid":          {"internal/fsops internal/twin", "it is for tests"},
 	"github.com/stretchr/testify": {"", "tests compare with the standard library"},
-	"golang.org/x/sys/unix":       {"kv cas layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
+	"golang.org/x/sys/unix":       {"kv cas layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/proctree internal/twin", "control and journal need no system calls of their own"},
 }
 
 type goPackage struct {

@@ -80,6 +80,12 @@ func Runs(pid int) bool {
 	return err == nil && s.runs()
 }
 
+// Stopped says whether process pid is kept from running by a signal, as Ctrl-Z sends one.
+func Stopped(pid int) bool {
+	s, err := readStat(pid)
+	return err == nil && s.state == 'T'
+}
+
 // kernelThread is PF_KTHREAD of the kernel's task flags.
 const kernelThread = 0x00200000
 

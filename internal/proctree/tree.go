@@ -32,17 +32,28 @@ var starting sync.Mutex
 
 // Start starts cmd as the root of t, once.
 func Start(t Tree, cmd *exec.Cmd) error {
+	return StartBy(t, func(prepare func(*exec.Cmd)) (int, error) {
+		if cmd.SysProcAttr == nil {
+			cmd.SysProcAttr = &syscall.SysProcAttr{}
+		}
+		prepare(cmd)
+		if err := cmd.Start(); err != nil {
+			return 0, err
+		}
+		return cmd.Process.Pid, nil
+	})
+}
+
+// StartBy is Start for a command that start starts: it calls prepare for each process that it tries, whose SysProcAttr
+// is not nil, and returns the pid of the one that became the command.
+func StartBy(t Tree, start func(prepare func(*exec.Cmd)) (int, error)) error {
 	starting.Lock()
 	defer starting.Unlock()
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	pid, err := start(func(cmd *exec.Cmd) { t.prepare(cmd.SysProcAttr) })
+	if err == nil {
+		t.started(pid)
 	}
-	t.prepare(cmd.SysProcAttr)
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	t.started(cmd.Process.Pid)
-	return nil
+	return err
 }
 
 // Stop ends all processes of t: those that are there are asked to go, and after the grace period

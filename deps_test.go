@@ -37,12 +37,12 @@ var mayImport = map[string]string{
 	"merge3":          "",
 	"paths":           "",
 	"control":         "",
-	"session":         "kv cas layers patch apply fs fs/transport journal memory memory/convo ledger budget control archive paths",
+	"session":         "kv cas layers patch apply fs fs/transport journal memory memory/convo ledger budget control archive paths internal/secret",
 	"bench":           "control session",
-	"cmd/rewindfs":    "bench control sandbox session memory memory/convo memory/valid ledger verify budget paths",
+	"cmd/rewindfs":    "bench control sandbox session memory memory/convo memory/valid ledger verify budget paths internal/capture internal/secret",
 	"archive":         "layers",
 	"internal/fstree": "",
-	"sandbox":         "",
+	"sandbox":         "internal/capture internal/proctree internal/secret",
 }
 
 // onlyIn names modules of others that only certain packages may know, and why.

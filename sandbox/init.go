@@ -75,6 +75,10 @@ func (f *failure) Unwrap() error { return f.err }
 // Init is the first thing that main must call. Where Run has started this process to become a command,
 // Init does not return, or returns mine and the exit code. Else it returns at once.
 func Init() (exitCode int, mine bool) {
+	if len(os.Args) == 2 && os.Args[1] == RelayArg {
+		serve(relayFD, -1, nil)
+		return 0, true
+	}
 	if len(os.Args) != 2 || os.Args[1] != InitArg {
 		return 0, false
 	}

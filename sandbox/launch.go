@@ -84,7 +84,7 @@ func (l *launcher) launch(s *Spec) (*running, error) {
 
 // await reads reports until the command runs.
 func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
-	run := &running{cmd: cmd, status: func(ws syscall.WaitStatus) syscall.WaitStatus { return ws }, stop: func() []Refusal { l.cgroup.remove(); return nil }}
+	run := &running{cmd: cmd, signal: func(sig syscall.Signal) { cmd.Process.Signal(sig) }, status: func(ws syscall.WaitStatus) syscall.WaitStatus { return ws }, stop: func() []Refusal { l.cgroup.remove(); return nil }}
 	for {
 		r, err := link.read()
 		if err != nil { // it is the command now, or was ended from outside
@@ -102,7 +102,7 @@ func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
 			return nil, &failure{r.Stage, r.ExitCode, err}
 		}
 		if r.Runs {
-			run.status = link.follow(cmd.Process.Pid)
+			run.status, run.signal = link.follow(cmd.Process.Pid), link.signal
 			break
 		}
 	}

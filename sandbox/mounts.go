@@ -184,9 +184,16 @@ func (p *point) put(held int) error {
 	case tmpfs:
 		return mountTmpfs(p.At, cmp.Or(p.Mode, 0o755), p.Size)
 	case procfs:
-		return unix.Mount("proc", p.At, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+		flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
+		if p.ReadOnly {
+			flags |= unix.MS_RDONLY
+		}
+		if err := unix.Mount("proc", p.At, "proc", flags, ""); err != nil { // not where parts of the host's are covered
+			return &failure{stageSpaces, ExitSandbox, err}
+		}
+		return nil
 	case devices:
-		return makeDev(p.At)
+		return makeDev(p.At, p.Size)
 	}
 	return fmt.Errorf("nothing is known of %q", p.What)
 }

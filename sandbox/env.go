@@ -4,28 +4,20 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/rewindfs/rewindfs/internal/secret"
 )
 
-// secretParts are parts of names of variables that hold secrets. A name counts in capitals.
-var secretParts = []string{"API_KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "PRIVATE_KEY", "ACCESS_KEY"}
+// doors are names of variables by whose help programs act for the user without ever seeing a secret, and more that hold one.
+var doors = []string{"SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO", "DBUS_SESSION_BUS_ADDRESS", "XAUTHORITY", "PGPASS", "REDISCLI_AUTH"}
 
-// secretNames are names that have none of these parts.
-var secretNames = []string{
-	"PGPASS", "MYSQL_PWD", "REDISCLI_AUTH", "NPM_AUTH", "NPM_CONFIG__AUTH", "GH_PAT", "GITHUB_PAT", "SENTRY_DSN",
-	// With them programs act for the user without ever seeing a secret.
-	"SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO", "DBUS_SESSION_BUS_ADDRESS", "XAUTHORITY",
-}
-
-// harmlessNames have such a part and hold no secret.
-var harmlessNames = []string{"MAX_THINKING_TOKENS", "CLAUDE_CODE_MAX_OUTPUT_TOKENS", "TOKENIZERS_PARALLELISM"}
+// harmless are names that look like a secret's and hold none.
+var harmless = []string{"MAX_THINKING_TOKENS", "CLAUDE_CODE_MAX_OUTPUT_TOKENS", "TOKENIZERS_PARALLELISM"}
 
 // IsSecretName reports whether a variable of this name is kept from commands unless Rules.Env names it.
 func IsSecretName(name string) bool {
-	name = strings.ToUpper(name)
-	if slices.Contains(harmlessNames, name) {
-		return false
-	}
-	return slices.Contains(secretNames, name) || slices.ContainsFunc(secretParts, func(part string) bool { return strings.Contains(name, part) })
+	upper := strings.ToUpper(name)
+	return !slices.Contains(harmless, upper) && (secret.IsName(name) || slices.Contains(doors, upper))
 }
 
 // hasPassword reports whether a value is an address with a password in it, such as postgres://user:password@host/db.

@@ -150,16 +150,17 @@ func run(t *testing.T, b backend, s *Spec) result {
 func tryRun(t *testing.T, b backend, s *Spec) (result, error) {
 	t.Helper()
 	var out bytes.Buffer
+	done := make(chan struct{})
 	if s.Stdout == nil {
 		pr, pw, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.Stdout, s.Stderr = pw, pw
-		done := make(chan struct{})
-		go func() { io.Copy(&out, pr); close(done) }()
-		defer func() { <-done }()
+		go func() { io.Copy(&out, pr); pr.Close(); close(done) }()
 		defer pw.Close()
+	} else {
+		close(done)
 	}
 	running, err := b.start(s, func(cmd *exec.Cmd) { cmd.SysProcAttr.Setpgid = true })
 	if err != nil {
@@ -178,6 +179,7 @@ func tryRun(t *testing.T, b backend, s *Spec) (result, error) {
 	}
 	r.refused = running.stop()
 	s.Stdout.Close()
+	<-done
 	r.out = strings.TrimSpace(out.String())
 	return r, nil
 }

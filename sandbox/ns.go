@@ -125,7 +125,7 @@ func nsEnv(env, let []string) []string {
 // spacesHint says what can be done where no namespaces can be made.
 func spacesHint() string {
 	for file, bad := range map[string]string{
-		"/proc/sys/kernel/unprivileged_userns_clone":            "0",
+		"/proc/sys/kernel/unprivileged_userns_clone":             "0",
 		"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
 		"/proc/sys/user/max_user_namespaces":                     "0",
 	} {

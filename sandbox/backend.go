@@ -16,12 +16,14 @@ type backend interface {
 
 // running is a command that has been started.
 type running struct {
-	// cmd has been started: its process is the command, or the first process of its box and leader of the group
-	// that the command is in. Signals go to the group, never to the process alone, but for KILL.
+	// cmd has been started: its process is the command, or the first process of its box, without which nothing in the box goes on.
 	cmd *exec.Cmd
+	// signal sends a signal to the command alone, wherever it is. One that has ended gets none.
+	signal func(syscall.Signal)
 	// status is how the command ended, of how cmd did. To be called after cmd.Wait, before stop.
 	status func(syscall.WaitStatus) syscall.WaitStatus
 	// stop is called when cmd has ended; it gives back what was made for it, and returns the writes that were refused.
+	// It may start a process that answers for what the command has left running (see relay): look for that before.
 	stop func() []Refusal
 	// notes are for Outcome.Notes.
 	notes []string

@@ -28,6 +28,10 @@ func backendOf(k Kind) (backend, error) {
 	switch k {
 	case None:
 		return none{}, nil
+	case Local:
+		return local{}, nil
+	case NS:
+		return ns{}, nil
 	}
 	return nil, &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("there is no sandbox %q", k), Do: "use none, local, ns or docker"}
 }
@@ -216,8 +220,9 @@ func (w *watcher) pass(sig os.Signal) {
 			return
 		}
 	}
-	// One that has ended gets none.
-	_ = w.cmd.cmd.Process.Signal(sig)
+	if sig, ok := sig.(syscall.Signal); ok {
+		w.cmd.signal(sig)
+	}
 }
 
 // end reaps the command and says how it ended.
@@ -229,8 +234,8 @@ func (w *watcher) end(out *Outcome) {
 		status, _ = w.cmd.cmd.ProcessState.Sys().(syscall.WaitStatus)
 		status = w.cmd.status(status)
 	}
-	out.Refused = w.cmd.stop()
 	out.Left = w.tree.Members()
+	out.Refused = w.cmd.stop()
 	switch {
 	case out.TimedOut:
 		out.ExitCode = ExitTimedOut

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,7 @@ type runOptions struct {
 	limits   []string
 	image    string
 	docker   string
+	show     bool // only show the rules
 }
 
 const sandboxHelp = `The command sees the project at the path where it was called: in the project's own directory at that, in the mount at the mount's. Terminal, pipes,
@@ -89,6 +91,9 @@ var kinds = []string{string(sandbox.None), string(sandbox.Local), string(sandbox
 
 func (o *runOptions) flags(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if o.show && len(args) == 0 {
+			return nil
+		}
 		if len(args) == 0 {
 			return usagef("%s needs a command, such as: %s -- npm install", cmd.CommandPath(), cmd.CommandPath())
 		}
@@ -106,6 +111,7 @@ func (o *runOptions) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&o.limits, "limit", nil, "processes=N, memory=SIZE, cpus=N, tmp=SIZE or file=SIZE (more than once)")
 	f.StringVar(&o.image, "image", "", "image of the container (docker)")
 	f.StringVar(&o.docker, "docker", "", "docker, podman, nerdctl, or a path to one that takes the same flags (docker)")
+	f.BoolVar(&o.show, "show-rules", false, "print the rules that apply, and run nothing")
 	completeFlag(cmd, "sandbox", kinds)
 	completeFlag(cmd, "network", networks)
 }
@@ -117,6 +123,11 @@ func (o *runOptions) rules() (r sandbox.Rules, err error) {
 	kind := sandbox.Kind(o.kind)
 	if !slices.Contains(kinds, o.kind) {
 		return r, usagef("--sandbox %s: use %s", show(o.kind), strings.Join(kinds, ", "))
+	}
+	if kind != sandbox.None {
+		if r, err = sandbox.HostRules(os.Environ()); err != nil {
+			return r, failf(exitSandbox, "%w", err)
+		}
 	}
 	if o.timeout < 0 {
 		return r, usagef("--timeout %s: it must be more than 0", o.timeout)
@@ -149,7 +160,7 @@ func (o *runOptions) rules() (r sandbox.Rules, err error) {
 			return r, usagef("--env %s: write it as NAME or NAME=VALUE", show(v))
 		}
 	}
-	r.Env = o.env
+	r.Env = append(r.Env, o.env...)
 	r.Docker = sandbox.DockerRules{CLI: o.docker, Image: o.image}
 	r.Limits, err = limitsOf(o.limits)
 	return r, err

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -62,6 +64,9 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 	if err != nil {
 		return err
 	}
+	if o.show {
+		return a.showRules(sandbox.Kind(o.kind), rules)
+	}
 	p, err := a.placeFor(ctx, o)
 	if err != nil {
 		return err
@@ -93,6 +98,18 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 		a.takeBack(after, p.client, what, out, res)
 	}
 	return a.finishRun(res)
+}
+
+// showRules prints the rules that apply.
+func (a *app) showRules(kind sandbox.Kind, r sandbox.Rules) error {
+	var text bytes.Buffer
+	sandbox.ShowRules(&text, kind, r, os.Environ())
+	lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
+	return a.result(map[string]any{"sandbox": kind, "rules": lines}, func(w io.Writer) {
+		for _, l := range lines {
+			fmt.Fprintln(w, show(l))
+		}
+	})
 }
 
 // maskArgv is argv as it may be written down.

@@ -112,14 +112,14 @@ func (o *runOptions) flags(cmd *cobra.Command) {
 
 var networks = []string{"none", "host"}
 
-// rules makes the sandbox's rules of the flags, and the variables that they set.
-func (o *runOptions) rules() (r sandbox.Rules, set []string, err error) {
+// rules makes the sandbox's rules of the flags.
+func (o *runOptions) rules() (r sandbox.Rules, err error) {
 	kind := sandbox.Kind(o.kind)
 	if !slices.Contains(kinds, o.kind) {
-		return r, nil, usagef("--sandbox %s: use %s", show(o.kind), strings.Join(kinds, ", "))
+		return r, usagef("--sandbox %s: use %s", show(o.kind), strings.Join(kinds, ", "))
 	}
 	if o.timeout < 0 {
-		return r, nil, usagef("--timeout %s: it must be more than 0", o.timeout)
+		return r, usagef("--timeout %s: it must be more than 0", o.timeout)
 	}
 	r.Network = o.network
 	switch {
@@ -128,9 +128,9 @@ func (o *runOptions) rules() (r sandbox.Rules, set []string, err error) {
 	case o.network == "":
 		r.Network = "none"
 	case !slices.Contains(networks, o.network):
-		return r, nil, usagef("--network %s: use none or host", show(o.network))
+		return r, usagef("--network %s: use none or host", show(o.network))
 	case o.network == "none" && kind == sandbox.None:
-		return r, nil, usagef("--network none needs a sandbox: local, ns or docker")
+		return r, usagef("--network none needs a sandbox: local, ns or docker")
 	}
 	for _, p := range []struct {
 		flag  string
@@ -139,24 +139,20 @@ func (o *runOptions) rules() (r sandbox.Rules, set []string, err error) {
 	}{{"allow", o.allow, &r.Allow}, {"deny", o.deny, &r.Deny}, {"hide", o.hide, &r.Hide}} {
 		for _, path := range p.paths {
 			if path == "" || kind == sandbox.None {
-				return r, nil, usagef("--%s %s: it names a path, for a sandbox", p.flag, show(path))
+				return r, usagef("--%s %s: it names a path, for a sandbox", p.flag, show(path))
 			}
 			*p.to = append(*p.to, path)
 		}
 	}
 	for _, v := range o.env {
-		name, _, isSet := strings.Cut(v, "=")
-		if name == "" || strings.ContainsRune(v, 0) {
-			return r, nil, usagef("--env %s: write it as NAME or NAME=VALUE", show(v))
-		}
-		r.Env = append(r.Env, name)
-		if isSet {
-			set = append(set, v)
+		if v == "" || v[0] == '=' || strings.ContainsRune(v, 0) {
+			return r, usagef("--env %s: write it as NAME or NAME=VALUE", show(v))
 		}
 	}
+	r.Env = o.env
 	r.Docker = sandbox.DockerRules{CLI: o.docker, Image: o.image}
 	r.Limits, err = limitsOf(o.limits)
-	return r, set, err
+	return r, err
 }
 
 // limitsOf reads the values of --limit.

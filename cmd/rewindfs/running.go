@@ -58,7 +58,7 @@ func (r *ran) RawMessages() []*[]json.RawMessage {
 
 // runCommand runs a command in the project of a session, with the state in front of it kept.
 func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) error {
-	rules, set, err := o.rules()
+	rules, err := o.rules()
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 	}
 	defer p.client.Close()
 	p.client.Timeout = moveTime
-	spec := p.spec(argv, set)
+	spec := p.spec(argv, rules.Env)
 	spec.Kind, spec.Rules, spec.Timeout = sandbox.Kind(o.kind), rules, o.timeout
 	what := control.Run{Argv: maskArgv(argv, spec.Env), Cwd: control.NameOf(p.dir), Sandbox: o.kind}
 	begun, err := p.client.RunBegin(ctx, control.RunBegin{
@@ -97,7 +97,8 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 
 // maskArgv is argv as it may be written down.
 func maskArgv(argv, env []string) []string {
-	masked := secret.Mask(argv, secret.Values(env))
+	_, secrets := sandbox.Scrub(env, nil)
+	masked := secret.Mask(argv, secret.Values(secrets))
 	for i := range masked {
 		masked[i] = strings.ToValidUTF8(masked[i], "\uFFFD")
 	}

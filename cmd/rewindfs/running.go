@@ -62,6 +62,10 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 	if err != nil {
 		return err
 	}
+	if o.showRules {
+		sandbox.ShowRules(a.out, sandbox.Kind(o.kind), rules, os.Environ())
+		return nil
+	}
 	p, err := a.placeFor(ctx, o)
 	if err != nil {
 		return err

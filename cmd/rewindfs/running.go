@@ -64,7 +64,7 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 	if err != nil {
 		return err
 	}
-	if o.show {
+	if o.showRules {
 		return a.showRules(sandbox.Kind(o.kind), rules)
 	}
 	p, err := a.placeFor(ctx, o)

@@ -58,6 +58,8 @@ func mutating(ids map[string]string) []request {
 		{route: "POST Restore", path: control.PathRestore, body: `{"ref":"` + ids["two"] + `","paths":["Zg=="]}`},
 		{route: "POST Verification", path: control.PathVerification, body: `{"command":"late","status":"fail","to":"` + ids["two"] + `"}`},
 		{route: "POST Checkpoint", path: control.PathCheckpoint, body: `{"label":"late","threads":{"main":` + staged + `}}`},
+		{route: "POST Runs", path: control.PathRuns, body: `{"run":{"argv":["true"],"cwd":{"path":"/"},"sandbox":"none"}}`},
+		{route: "POST RunsEnd", path: control.PathRunsEnd, body: `{"id":"x","checkpoint":"` + ids["two"] + `","run":{"argv":["true"],"cwd":{"path":"/"},"sandbox":"none"},"exit_code":0,"duration_ms":1}`},
 		{route: "POST Fork", path: control.PathFork, body: `{"branch":"late"}`},
 		{route: "POST Fork", path: control.PathFork, body: `{"ref":"` + ids["two"] + `","branch":"late, too"}`},
 		{route: "PUT Import", path: control.PathImport, query: "name=imported", body: ids["archive"], raw: true},

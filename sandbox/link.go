@@ -1,0 +1,99 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxReport bounds a report, in bytes.
+const maxReport = 16 << 10
+
+// link is our end of the socket to a process that carries out a plan.
+type link struct {
+	file *os.File
+	// listener is the descriptor of a seccomp filter that came with a report, or -1. Whoever takes it closes it.
+	listener int
+}
+
+// newLink takes a blocking socket over.
+func newLink(fd int) *link {
+	return &link{file: os.NewFile(uintptr(fd), "link"), listener: -1}
+}
+
+func (l *link) close() { l.file.Close() }
+
+// read waits for a report. Any error, io.EOF most often, says that there will be no more.
+func (l *link) read() (report, error) {
+	var r report
+	buf, oob := make([]byte, maxReport), make([]byte, unix.CmsgSpace(4))
+	for {
+		n, oobn, _, _, err := unix.Recvmsg(int(l.file.Fd()), buf, oob, unix.MSG_CMSG_CLOEXEC)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return r, err
+		}
+		if n == 0 {
+			return r, io.EOF
+		}
+		l.take(oob[:oobn])
+		return r, json.Unmarshal(buf[:n], &r)
+	}
+}
+
+// take keeps a descriptor that came along.
+func (l *link) take(oob []byte) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return
+	}
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			if l.listener < 0 {
+				l.listener = fd
+			} else {
+				unix.Close(fd)
+			}
+		}
+	}
+}
+
+// follow goes on reading from the first process of a pid namespace. A process there can stop, but the first one cannot stop itself:
+// we stop it for it, so that whoever waits for it sees the command stop. The function returned is for running.status.
+func (l *link) follow(pid int) func(syscall.WaitStatus) syscall.WaitStatus {
+	var ended atomic.Pointer[int]
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer l.close()
+		for {
+			r, err := l.read()
+			if err != nil {
+				return
+			}
+			if r.Stopped {
+				unix.Kill(pid, unix.SIGSTOP)
+			}
+			if r.Ended != nil {
+				ended.Store(r.Ended)
+			}
+		}
+	}()
+	return func(ws syscall.WaitStatus) syscall.WaitStatus {
+		<-done
+		if e := ended.Load(); e != nil {
+			return syscall.WaitStatus(*e)
+		}
+		return ws
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os/exec"
 	"syscall"
+
+	"github.com/rewindfs/rewindfs/internal/proctree"
 )
 
 // backend starts the process that becomes the command.
@@ -23,8 +25,25 @@ type running struct {
 	status func(syscall.WaitStatus) syscall.WaitStatus
 	// stop is called when cmd has ended; it gives back what was made for it, and returns the writes that were refused.
 	stop func() []Refusal
+	// away is set for a command whose processes are not those of cmd, which a daemon starts for it.
+	away *away
 	// notes are for Outcome.Notes.
 	notes []string
+}
+
+// away is what is different about a command that a daemon runs: cmd stands for it, and passes on what goes in and comes out.
+type away struct {
+	// settle is called when all processes of the command should have ended: it makes sure that cmd does.
+	settle func()
+	// verdict is called when cmd has ended by itself: it says why the command has not run, if that is what the exit code means.
+	verdict func(exitCode int) error
+}
+
+// awayBackend is a backend of such commands.
+type awayBackend interface {
+	backend
+	// tree finds the processes of the command that is started next.
+	tree() proctree.Tree
 }
 
 // Exit codes for commands that did not run.

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -132,7 +133,7 @@ func containerBinds(s *Spec) ([]string, error) {
 		bind(s.Sockets[target], target)
 	}
 	for _, p := range s.Rules.Deny {
-		if at, in := seenAt(s, p); in && exists(onHost(s, p)) {
+		if at, in := seenAt(s, p); in && isThere(onHost(s, p)) {
 			bind(onHost(s, p), at, "readonly")
 		}
 	}
@@ -150,7 +151,7 @@ func containerBinds(s *Spec) ([]string, error) {
 	return args, errors.Join(errs...)
 }
 
-func exists(path string) bool {
+func isThere(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
@@ -199,34 +200,42 @@ func onHost(s *Spec, path string) string {
 	return path
 }
 
-// start has the container run, whoever made it.
+// start has the container run, whoever makes it. While another process makes it, or has it removed, it has a name and cannot be
+// started; the end of that can only be looked for.
 func (c *container) start(ctx context.Context) error {
+	const wait = 50 * time.Millisecond
+	for {
+		err := c.tryStart(ctx)
+		if !saysAny(err, saysTaken...) && !saysAny(err, saysGone...) {
+			return c.explain(err)
+		}
+		select {
+		case <-ctx.Done():
+			return c.explain(err)
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (c *container) tryStart(ctx context.Context) error {
 	state, err := c.engine.do(ctx, "container", "inspect", "--format", "{{.State.Running}}", c.name)
 	switch {
 	case err == nil && state == "true":
 		return nil
 	case err == nil:
-		return c.startAgain(ctx)
+		_, err := c.engine.do(ctx, "start", c.name)
+		return err
 	case !saysAny(err, saysGone...):
-		return c.explain(err)
+		return err
 	}
 	args := append([]string{"run", "--detach", "--pull", "never", "--name", c.name, "--label", "rewindfs=1"}, c.args...)
 	args = append(args, "--entrypoint", "sh", c.image, "-c", keepAlive)
 	_, err = c.engine.do(ctx, args...)
-	if saysAny(err, saysTaken...) {
-		return c.startAgain(ctx)
-	}
-	if err != nil {
-		// One that was made and could not be started would be taken for good by the next one.
+	if err != nil && !saysAny(err, saysTaken...) {
+		// One that was made and could not be started would stand in the way of the next.
 		_, _ = c.engine.do(ctx, "rm", "--force", c.name)
 	}
-	return c.explain(err)
-}
-
-// startAgain starts a container that has ended, or that another process is about to start; it does nothing to one that runs.
-func (c *container) startAgain(ctx context.Context) error {
-	_, err := c.engine.do(ctx, "start", c.name)
-	return c.explain(err)
+	return err
 }
 
 // remove ends all that runs in the container.

@@ -104,11 +104,11 @@ func (e *Engine) stream(ctx context.Context, in io.Reader, out io.Writer, args .
 	return ee
 }
 
-// lastLine is the last line of text that says something. Docker adds hints about --help.
+// lastLine is the last line of text that says something. Docker adds hints about --help, and one that says no more than that it failed.
 func lastLine(text string) string {
 	last := ""
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" && !strings.Contains(line, "--help") {
+		if line = strings.TrimSpace(line); line != "" && !strings.Contains(line, "--help") && !strings.Contains(line, "failed to start containers") {
 			last = line
 		}
 	}
@@ -127,7 +127,7 @@ func saysAny(err error, parts ...string) bool {
 
 // How docker, podman and nerdctl say these things, in lower case.
 var (
-	saysTaken     = []string{"is already in use", "already used", "already exists"}
+	saysTaken     = []string{"is already in use", "already used", "already exists", "marked for removal"}
 	saysGone      = []string{"no such container", "no container with name"}
 	saysNoImage   = []string{"no such image", "image not known", "unable to find image", "pull access denied", "image not found", "failed to find image", "not found in any"}
 	saysForbidden = []string{"permission denied while trying to connect", "dial unix", "got permission denied"}

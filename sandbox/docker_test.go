@@ -60,8 +60,8 @@ func TestDockerRuns(t *testing.T) {
 	s.Dir = s.Project
 	got, out := output(t, s)
 	// The engine carries the two streams apart: their order is not that in which they were written.
-	got, bad := strings.CutPrefix(strings.Replace(got, "bad\n", "", 1), "of the mount/workspace\n")
-	if !bad || got != "0\n" || out.ExitCode != 0 || len(out.Left) > 0 {
+	got, whole := strings.CutPrefix(strings.Replace(got, "bad\n", "", 1), "of the mount/workspace\n")
+	if !whole || got != "0\n" || out.ExitCode != 0 || len(out.Left) > 0 {
 		t.Errorf("%q, %+v", got, out)
 	}
 	if made := read(t, filepath.Join(s.Mount, "made")); made != "new\n" {

@@ -18,12 +18,14 @@ type backend interface {
 
 // running is a command that has been started.
 type running struct {
-	// cmd has been started: its process is the command, or the first process of its box and leader of the group
-	// that the command is in. Signals go to the group, never to the process alone, but for KILL.
+	// cmd has been started: its process is the command, or the first process of its box, without which nothing in the box goes on.
 	cmd *exec.Cmd
+	// signal sends a signal to the command alone, wherever it is. One that has ended gets none.
+	signal func(syscall.Signal)
 	// status is how the command ended, of how cmd did. To be called after cmd.Wait, before stop.
 	status func(syscall.WaitStatus) syscall.WaitStatus
 	// stop is called when cmd has ended; it gives back what was made for it, and returns the writes that were refused.
+	// It may start a process that answers for what the command has left running (see relay): look for that before.
 	stop func() []Refusal
 	// away is set for a command whose processes are not those of cmd, which a daemon starts for it.
 	away *away
@@ -35,7 +37,9 @@ type running struct {
 type away struct {
 	// settle is called when all processes of the command should have ended: it makes sure that cmd does.
 	settle func()
-	// verdict is called when cmd has ended by itself: it says why the command has not run, if that is what the exit code means.
+	// finish is called when cmd has ended: it ends the command, if that goes on all the same.
+	finish func()
+	// verdict is called then, unless a signal has ended cmd: it says why the command has not run, if that is what the exit code means.
 	verdict func(exitCode int) error
 }
 

@@ -84,9 +84,10 @@ func (d *docker) start(s *Spec, prepare func(*exec.Cmd)) (*running, error) {
 	}
 	return &running{
 		cmd:    cmd,
+		signal: d.signal,
 		status: func(ws syscall.WaitStatus) syscall.WaitStatus { return ws },
-		stop:   func() []Refusal { d.cleanUp(s); return nil },
-		away:   &away{settle: func() { d.settle(cmd.Process.Pid) }, verdict: d.verdict},
+		stop:   func() []Refusal { return nil },
+		away:   &away{settle: func() { d.settle(cmd.Process.Pid) }, finish: func() { d.finish(s) }, verdict: d.verdict},
 	}, nil
 }
 
@@ -190,9 +191,9 @@ func awaitEnd(pid int, limit time.Duration) bool {
 	}
 }
 
-// cleanUp ends what is not to outlive the engine that stood for the command: the command itself, when the engine was ended by a
+// finish ends what is not to outlive the engine that stood for the command: the command itself, when the engine was ended by a
 // signal, and what watches over its time. What the command has left running is left.
-func (d *docker) cleanUp(s *Spec) {
+func (d *docker) finish(s *Spec) {
 	tree := d.tree()
 	defer tree.Close()
 	if s.Timeout > 0 {
@@ -202,6 +203,23 @@ func (d *docker) cleanUp(s *Spec) {
 	}
 	if slices.ContainsFunc(tree.Members(), startedFromOutside) {
 		proctree.Stop(tree, s.Grace)
+	}
+}
+
+// signal sends a signal to the command; what keys send, to its process group.
+func (d *docker) signal(sig syscall.Signal) {
+	tree := d.tree()
+	defer tree.Close()
+	for _, pid := range tree.Members() {
+		if !startedFromOutside(pid) {
+			continue
+		}
+		if sig == syscall.SIGINT || sig == syscall.SIGQUIT || sig == syscall.SIGHUP {
+			if syscall.Kill(-pid, sig) == nil { // it leads one, where the runtime makes a session for it, as most do
+				continue
+			}
+		}
+		_ = syscall.Kill(pid, sig) // one that has ended gets none
 	}
 }
 

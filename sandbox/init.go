@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,7 +33,7 @@ type plan struct {
 	Dir  string
 	View *view `json:",omitempty"` // nil: mounts stay as they are
 	Bars *bars `json:",omitempty"` // nil: nothing is refused
-	// PID1 is set in a pid namespace of our own: we stay, and the command is our child.
+	// PID1 is set in a pid namespace of our own: we stay, and the command is our child. It gets no descriptors but the first three.
 	PID1 bool `json:",omitempty"`
 	// Loopback is set in a network namespace of our own.
 	Loopback bool `json:",omitempty"`
@@ -51,7 +52,7 @@ type report struct {
 
 	// Of the first process of a pid namespace only: its child runs, has stopped, has ended.
 	Runs    bool `json:",omitempty"`
-	Stopped bool `json:",omitempty"`
+	Stopped int  `json:",omitempty"` // its pid there
 	Ended   *int `json:",omitempty"` // a syscall.WaitStatus
 }
 
@@ -75,6 +76,10 @@ func (f *failure) Unwrap() error { return f.err }
 // Init is the first thing that main must call. Where Run has started this process to become a command,
 // Init does not return, or returns mine and the exit code. Else it returns at once.
 func Init() (exitCode int, mine bool) {
+	if len(os.Args) == 2 && os.Args[1] == RelayArg {
+		serve(relayFD, -1, nil)
+		return 0, true
+	}
 	if len(os.Args) != 2 || os.Args[1] != InitArg {
 		return 0, false
 	}
@@ -123,6 +128,11 @@ func tell(r report, fds ...int) {
 
 // become makes of this process what the plan says. It returns only if it cannot, or as the first process of a pid namespace.
 func (p *plan) become() (exitCode int, err error) {
+	if p.PID1 {
+		if err := unix.CloseRange(planFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+			return 0, fmt.Errorf("keep descriptors from the command: %w", err)
+		}
+	}
 	if p.View != nil {
 		if err := p.View.make(); err != nil {
 			return 0, err

@@ -22,7 +22,7 @@ type launcher struct {
 	prepare func(*exec.Cmd)
 }
 
-// launch starts it and waits until it has become the command. Where it could not, the error is a *failure.
+// launch starts it and waits until it has become the command. Where it could not, the error is a *failure; the cgroup is still there.
 func (l *launcher) launch(s *Spec) (*running, error) {
 	planR, planW, err := os.Pipe()
 	if err != nil {
@@ -84,7 +84,7 @@ func (l *launcher) launch(s *Spec) (*running, error) {
 
 // await reads reports until the command runs.
 func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
-	run := &running{cmd: cmd, status: func(ws syscall.WaitStatus) syscall.WaitStatus { return ws }, stop: l.cgroup.remove}
+	run := &running{cmd: cmd, signal: func(sig syscall.Signal) { cmd.Process.Signal(sig) }, status: func(ws syscall.WaitStatus) syscall.WaitStatus { return ws }, stop: func() []Refusal { l.cgroup.remove(); return nil }}
 	for {
 		r, err := link.read()
 		if err != nil { // it is the command now, or was ended from outside
@@ -95,7 +95,6 @@ func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
 		if r.Err != "" {
 			link.close()
 			cmd.Wait()
-			l.cgroup.remove()
 			err := errors.New(r.Err)
 			if r.Errno != 0 {
 				err = &errnoError{r.Err, syscall.Errno(r.Errno)}
@@ -103,7 +102,7 @@ func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
 			return nil, &failure{r.Stage, r.ExitCode, err}
 		}
 		if r.Runs {
-			run.status = link.follow(cmd.Process.Pid)
+			run.status, run.signal = link.follow(cmd.Process.Pid), link.signal
 			break
 		}
 	}
@@ -170,6 +169,10 @@ func idMap(file string) (ids []syscall.SysProcIDMap) {
 
 // userError makes of what launch returned what Run returns.
 func userError(err error, kind Kind) error {
+	var e *Error
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
 	var f *failure
 	if !errors.As(err, &f) {
 		return &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("sandbox %s: %w", kind, err)}

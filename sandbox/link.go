@@ -2,8 +2,11 @@ package sandbox
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -68,6 +71,11 @@ func (l *link) take(oob []byte) {
 	}
 }
 
+// signal has the first process of a pid namespace send a signal to its child.
+func (l *link) signal(sig syscall.Signal) {
+	_, _ = l.file.Write([]byte{byte(sig)}) // if it has ended there is nobody to be told
+}
+
 // follow goes on reading from the first process of a pid namespace. A process there can stop, but the first one cannot stop itself:
 // we stop it for it, so that whoever waits for it sees the command stop. The function returned is for running.status.
 func (l *link) follow(pid int) func(syscall.WaitStatus) syscall.WaitStatus {
@@ -81,7 +89,8 @@ func (l *link) follow(pid int) func(syscall.WaitStatus) syscall.WaitStatus {
 			if err != nil {
 				return
 			}
-			if r.Stopped {
+			// After a key that stops the whole group, us too, it may go on by now.
+			if r.Stopped != 0 && childStopped(pid, r.Stopped) {
 				unix.Kill(pid, unix.SIGSTOP)
 			}
 			if r.Ended != nil {
@@ -96,4 +105,33 @@ func (l *link) follow(pid int) func(syscall.WaitStatus) syscall.WaitStatus {
 		}
 		return ws
 	}
+}
+
+// childStopped reports whether a child of a process, known by its number in the innermost pid namespace, is stopped. Where that cannot
+// be told it is taken for stopped, as it was said to be.
+func childStopped(pid, inner int) bool {
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	if err != nil {
+		return true
+	}
+	for child := range strings.FieldsSeq(string(children)) {
+		status, err := os.ReadFile("/proc/" + child + "/status")
+		if err != nil {
+			continue
+		}
+		var stopped, it bool
+		for line := range strings.Lines(string(status)) {
+			f := strings.Fields(line)
+			switch {
+			case len(f) > 1 && f[0] == "State:":
+				stopped = f[1] == "T"
+			case len(f) > 1 && f[0] == "NSpid:":
+				it = f[len(f)-1] == strconv.Itoa(inner)
+			}
+		}
+		if it {
+			return stopped
+		}
+	}
+	return true
 }

@@ -38,12 +38,12 @@ func asBoth(t *testing.T, fn func(t *testing.T)) {
 		copyFile(t, "/proc/self/exe", exe, 0o755)
 		name := "^" + strings.Join(strings.Split(strings.TrimSuffix(t.Name(), "/user"), "/"), "$/^") + "$"
 		cmd := exec.Command(exe, "-test.run", name, "-test.count=1", "-test.v")
-		home := sharedDir(t)
+		home := sharedDir(t) // of which nothing else is made than what they make
 		if err := os.Chown(home, nobody, nobody); err != nil {
 			t.Fatal(err)
 		}
 		cmd.Dir = home
-		cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + home}
+		cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), topEnv + "=" + home}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		out, err := cmd.CombinedOutput()
 		if err != nil || !bytes.Contains(out, []byte("--- PASS")) {
@@ -52,10 +52,20 @@ func asBoth(t *testing.T, fn func(t *testing.T)) {
 	})
 }
 
-// sharedDir is a directory that other users reach, unlike that of t.TempDir.
+// topEnv names a directory for tests of an unprivileged user.
+const topEnv = "REWINDFS_TEST_SANDBOX_TOP"
+
+// sharedDir is a directory that other users reach, unlike that of t.TempDir, and that no kind replaces by one of its own, unlike /tmp.
 func sharedDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sandbox-")
+	top := os.Getenv(topEnv)
+	if top == "" {
+		top = "/srv"
+		if os.Geteuid() != 0 {
+			top = os.Getenv("HOME")
+		}
+	}
+	dir, err := os.MkdirTemp(top, "sandbox-test-")
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -111,11 +121,6 @@ func read(t *testing.T, path string) string {
 	return string(raw)
 }
 
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
 // spec is a shell script that is run in the project.
 func (s *setup) spec(kind Kind, script string) *Spec {
 	return &Spec{
@@ -145,16 +150,17 @@ func run(t *testing.T, b backend, s *Spec) result {
 func tryRun(t *testing.T, b backend, s *Spec) (result, error) {
 	t.Helper()
 	var out bytes.Buffer
+	done := make(chan struct{})
 	if s.Stdout == nil {
 		pr, pw, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.Stdout, s.Stderr = pw, pw
-		done := make(chan struct{})
-		go func() { io.Copy(&out, pr); close(done) }()
-		defer func() { <-done }()
+		go func() { io.Copy(&out, pr); pr.Close(); close(done) }()
 		defer pw.Close()
+	} else {
+		close(done)
 	}
 	running, err := b.start(s, func(cmd *exec.Cmd) { cmd.SysProcAttr.Setpgid = true })
 	if err != nil {
@@ -173,6 +179,7 @@ func tryRun(t *testing.T, b backend, s *Spec) (result, error) {
 	}
 	r.refused = running.stop()
 	s.Stdout.Close()
+	<-done
 	r.out = strings.TrimSpace(out.String())
 	return r, nil
 }

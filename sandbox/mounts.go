@@ -28,8 +28,10 @@ type point struct {
 	From     string `json:",omitempty"`
 	ReadOnly bool   `json:",omitempty"`
 	// Optional: where it cannot be made there is nothing at At worth the trouble.
-	Optional bool  `json:",omitempty"`
-	Size     int64 `json:",omitempty"` // of a tmpfs, in bytes; 0 is the kernel's bound, half of the memory
+	Optional bool `json:",omitempty"`
+	// Of a tmpfs: its size in bytes, 0 is the kernel's bound, half of the memory; and its mode, 0 is 0755.
+	Size int64  `json:",omitempty"`
+	Mode uint32 `json:",omitempty"`
 }
 
 type what string
@@ -180,11 +182,18 @@ func (p *point) put(held int) error {
 		}
 		return unix.MoveMount(held, "", unix.AT_FDCWD, p.At, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	case tmpfs:
-		return mountTmpfs(p.At, "mode=0755", p.Size)
+		return mountTmpfs(p.At, cmp.Or(p.Mode, 0o755), p.Size)
 	case procfs:
-		return unix.Mount("proc", p.At, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+		flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
+		if p.ReadOnly {
+			flags |= unix.MS_RDONLY
+		}
+		if err := unix.Mount("proc", p.At, "proc", flags, ""); err != nil { // not where parts of the host's are covered
+			return &failure{stageSpaces, ExitSandbox, err}
+		}
+		return nil
 	case devices:
-		return makeDev(p.At)
+		return makeDev(p.At, p.Size)
 	}
 	return fmt.Errorf("nothing is known of %q", p.What)
 }
@@ -211,18 +220,19 @@ func (p *point) place(held int) error {
 	return f.Close()
 }
 
-func mountTmpfs(at, mode string, size int64) error {
+func mountTmpfs(at string, mode uint32, size int64) error {
+	options := fmt.Sprintf("mode=%o", mode)
 	if size > 0 {
-		mode += fmt.Sprintf(",size=%d", size)
+		options += fmt.Sprintf(",size=%d", size)
 	}
-	return unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, mode)
+	return unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options)
 }
 
 // nothing is where an empty directory and an empty file are for a moment, for what is hidden. Of /proc nothing is needed meanwhile.
 const nothing = "/proc"
 
 func makeNothing() error {
-	if err := mountTmpfs(nothing, "mode=0755", 1<<20); err != nil {
+	if err := mountTmpfs(nothing, 0o755, 1<<20); err != nil {
 		return err
 	}
 	err := os.Mkdir(nothing+"/dir", 0o555)

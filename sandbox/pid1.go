@@ -15,7 +15,8 @@ func (p *plan) father(path string) (exitCode int, err error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return 0, err
 	}
-	// What is sent to the group reaches the command by itself. It must not end us. What is ignored stays ignored in the command.
+	// What is sent to the group reaches the command by itself, and what is for it alone comes over the link. Nothing of it must end us.
+	// What is ignored stays ignored in the command.
 	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGABRT, unix.SIGTERM} {
 		if !signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)
@@ -29,6 +30,15 @@ func (p *plan) father(path string) (exitCode int, err error) {
 	if err != nil {
 		return 0, notExecutable(p.Argv[0], err)
 	}
+	go passSignals(child)
+	// When we go on after a stop, so does the command.
+	goOn := make(chan os.Signal, 1)
+	signal.Notify(goOn, unix.SIGCONT)
+	go func() {
+		for range goOn {
+			unix.Kill(child, unix.SIGCONT)
+		}
+	}()
 	tell(report{Runs: true})
 	for {
 		var ws syscall.WaitStatus
@@ -39,7 +49,7 @@ func (p *plan) father(path string) (exitCode int, err error) {
 			return 0, err
 		case pid != child: // an orphan
 		case ws.Stopped():
-			tell(report{Stopped: true})
+			tell(report{Stopped: child})
 		default:
 			how := int(ws)
 			tell(report{Ended: &how})
@@ -47,6 +57,23 @@ func (p *plan) father(path string) (exitCode int, err error) {
 				return 128 + int(ws.Signal()), nil
 			}
 			return ws.ExitStatus(), nil
+		}
+	}
+}
+
+// passSignals sends the command what comes over the link, until the other side has ended: then so does the command. Its pid
+// is no other's as long as nobody has waited for it, after which this process ends.
+func passSignals(child int) {
+	buf := make([]byte, 1)
+	for {
+		n, err := unix.Read(linkFD, buf)
+		switch {
+		case err == unix.EINTR:
+		case err != nil || n == 0:
+			unix.Kill(child, unix.SIGKILL)
+			return
+		default:
+			unix.Kill(child, syscall.Signal(buf[0]))
 		}
 	}
 }

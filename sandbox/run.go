@@ -28,6 +28,10 @@ func backendOf(k Kind) (backend, error) {
 	switch k {
 	case None:
 		return none{}, nil
+	case Local:
+		return local{}, nil
+	case NS:
+		return ns{}, nil
 	case Docker:
 		return newDocker(), nil
 	}
@@ -197,15 +201,12 @@ func (w *watcher) stopAll(grace time.Duration) {
 // pass sends a signal that came to us on to the command. It is in our process group, so what keys send, it has
 // got already.
 func (w *watcher) pass(sig os.Signal) {
-	if w.cmd.away != nil {
-		w.tree.Signal(sig.(syscall.Signal))
+	if (sig == syscall.SIGINT || sig == syscall.SIGQUIT) && w.term.ours() && w.cmd.away == nil {
 		return
 	}
-	if (sig == syscall.SIGINT || sig == syscall.SIGQUIT) && w.term.ours() {
-		return
+	if sig, ok := sig.(syscall.Signal); ok {
+		w.cmd.signal(sig)
 	}
-	// One that has ended gets none.
-	_ = w.cmd.cmd.Process.Signal(sig)
 }
 
 // end reaps the command and says how it ended. The error is that it turns out not to have run.
@@ -217,8 +218,11 @@ func (w *watcher) end(out *Outcome) error {
 		status, _ = w.cmd.cmd.ProcessState.Sys().(syscall.WaitStatus)
 		status = w.cmd.status(status)
 	}
-	out.Refused = w.cmd.stop()
+	if w.cmd.away != nil {
+		w.cmd.away.finish()
+	}
 	out.Left = w.tree.Members()
+	out.Refused = w.cmd.stop()
 	switch {
 	case out.TimedOut:
 		out.ExitCode = ExitTimedOut

@@ -29,6 +29,7 @@ func (plain) start(s *Spec, prepare func(*exec.Cmd)) (*running, error) {
 	}
 	return &running{
 		cmd:    cmd,
+		signal: func(sig syscall.Signal) { cmd.Process.Signal(sig) },
 		status: func(s syscall.WaitStatus) syscall.WaitStatus { return s },
 		stop:   func() []Refusal { return []Refusal{{Path: "/x", Flag: "--allow /x"}} },
 		notes:  []string{"plain"},

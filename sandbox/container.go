@@ -125,19 +125,26 @@ func containerBinds(s *Spec) ([]string, error) {
 	}
 	bind(s.Mount, workspaceOf(s))
 	for _, p := range s.Rules.Allow {
-		if _, in := seenAt(s, p); !in {
-			bind(p, p)
+		p = absolute(p, s)
+		if _, in := seenAt(s, p); in {
+			continue
 		}
+		if !exists(p) {
+			errs = append(errs, failed(nil, "make it first", "--allow %s: there is nothing", p))
+		}
+		bind(p, p)
 	}
 	for _, target := range slices.Sorted(maps.Keys(s.Sockets)) {
 		bind(s.Sockets[target], target)
 	}
 	for _, p := range s.Rules.Deny {
-		if at, in := seenAt(s, p); in && isThere(onHost(s, p)) {
+		p = absolute(p, s)
+		if at, in := seenAt(s, p); in && exists(onHost(s, p)) {
 			bind(onHost(s, p), at, "readonly")
 		}
 	}
 	for _, p := range s.Rules.Hide {
+		p = absolute(p, s)
 		at, in := seenAt(s, p)
 		fi, err := os.Lstat(onHost(s, p))
 		switch {
@@ -149,11 +156,6 @@ func containerBinds(s *Spec) ([]string, error) {
 		}
 	}
 	return args, errors.Join(errs...)
-}
-
-func isThere(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
 }
 
 // mountFlag makes the value of --mount, which is a line of CSV.

@@ -97,7 +97,7 @@ func workdir(s *Spec) (string, error) {
 		return dir, nil
 	}
 	for _, p := range s.Rules.Allow {
-		if within(s.Dir, p) {
+		if within(s.Dir, absolute(p, s)) {
 			return s.Dir, nil
 		}
 	}
@@ -140,11 +140,14 @@ func passedIn(name string) bool {
 // only, so that no secret is in a list of processes.
 func passEnv(s *Spec) []string {
 	own := os.Environ()
+	let := func(name string) bool {
+		return passedIn(name) || slices.ContainsFunc(s.Rules.Env, func(v string) bool { n, _, _ := strings.Cut(v, "="); return n == name })
+	}
 	var out []string
-	for _, v := range s.Env {
+	for _, v := range setEnv(s.Env, s.Rules.Env...) {
 		name, _, ok := strings.Cut(v, "=")
 		switch {
-		case !ok || !passedIn(name) && !slices.Contains(s.Rules.Env, name):
+		case !ok || !let(name):
 		case slices.Contains(own, v):
 			out = append(out, name)
 		default:

@@ -27,6 +27,8 @@ type runOptions struct {
 	limits   []string
 	image    string
 	docker   string
+
+	workspace string
 }
 
 const sandboxHelp = `The command sees the project at the path where it was called: in the project's own directory at that, in the mount at the mount's. Terminal, pipes,
@@ -106,6 +108,7 @@ func (o *runOptions) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&o.limits, "limit", nil, "processes=N, memory=SIZE, cpus=N, tmp=SIZE or file=SIZE (more than once)")
 	f.StringVar(&o.image, "image", "", "image of the container (docker)")
 	f.StringVar(&o.docker, "docker", "", "docker, podman, nerdctl, or a path to one that takes the same flags (docker)")
+	f.StringVar(&o.workspace, "workspace", "/workspace", "where the container has the project; "+ownPath+" for where the host has it (docker)")
 	completeFlag(cmd, "sandbox", kinds)
 	completeFlag(cmd, "network", networks)
 }
@@ -154,7 +157,6 @@ func (o *runOptions) rules() (r sandbox.Rules, set []string, err error) {
 			set = append(set, v)
 		}
 	}
-	r.Docker = sandbox.DockerRules{CLI: o.docker, Image: o.image}
 	r.Limits, err = limitsOf(o.limits)
 	return r, set, err
 }

@@ -67,6 +67,9 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 		return err
 	}
 	defer p.client.Close()
+	if rules.Docker, err = o.dockerRules(ctx, p.client); err != nil {
+		return err
+	}
 	p.client.Timeout = moveTime
 	spec := p.spec(argv, set)
 	spec.Kind, spec.Rules, spec.Timeout = sandbox.Kind(o.kind), rules, o.timeout

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rewindfs/rewindfs/paths"
+	"github.com/rewindfs/rewindfs/sandbox"
 	"github.com/rewindfs/rewindfs/session"
 )
 
@@ -57,6 +58,8 @@ type machine struct {
 	helper    func() (string, error) // finds fusermount3
 	statfs    func(string) (kind int64, free uint64, err error)
 	sessions  func(context.Context) ([]session.Listed, error)
+	engine    func(cli string) (*sandbox.Engine, error)
+	image     string // for containers, "" when none is set
 }
 
 func thisMachine() *machine {
@@ -86,6 +89,7 @@ func thisMachine() *machine {
 			}
 			return reg.List(ctx)
 		},
+		engine: func(cli string) (*sandbox.Engine, error) { return sandbox.FindEngine(cli, os.Environ()) },
 	}
 }
 
@@ -115,7 +119,7 @@ func inContainer() bool {
 }
 
 func (m *machine) examine(ctx context.Context) []finding {
-	out := []finding{m.checkDevice(), m.checkRight(), m.checkAllowOther()}
+	out := append([]finding{m.checkDevice(), m.checkRight(), m.checkAllowOther()}, m.checkDocker(ctx)...)
 	out = append(out, m.checkKernel()...)
 	out = append(out, m.checkStore()...)
 	return append(append(out, m.checkMounts(ctx)...), m.checkRules(ctx)...)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rewindfs/rewindfs/sandbox"
 	"github.com/rewindfs/rewindfs/session"
 )
 
@@ -36,6 +37,7 @@ func goodMachine(t *testing.T) *machine {
 		helper:    func() (string, error) { return helper, nil },
 		statfs:    func(string) (int64, uint64, error) { return 0xef53, 100 << 30, nil },
 		sessions:  func(context.Context) ([]session.Listed, error) { return nil, nil },
+		engine:    func(string) (*sandbox.Engine, error) { return nil, errors.New("none") },
 	}
 }
 

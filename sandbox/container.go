@@ -69,6 +69,10 @@ func openContainer(ctx context.Context, s *Spec) (*container, error) {
 	if os.Getuid() != 0 && engine.isPodman(ctx) {
 		args = append(args, "--userns", "keep-id") // else our uid in it would be another one outside
 	}
+	// Before a container is announced, so that nobody tries for ever to remove one that never was.
+	if err := engine.HasImage(ctx, r.Image); err != nil {
+		return nil, err
+	}
 	c := &container{engine: engine, image: r.Image, mount: s.Mount, args: args}
 	settings := sha256.Sum256([]byte(strings.Join(append(c.args, c.image), "\x00")))
 	if c.name, err = r.Register(engine, hex.EncodeToString(settings[:4])); err != nil {

@@ -6,7 +6,7 @@
 #   unit     the packages, with the race detector
 #   layers   random operations against a model, without a mount
 #   e2e      the binary: faults, differential, crash, disk full, users
-#   docker   commands in containers, with a Docker daemon started for it
+#   docker   commands in containers, with a Docker daemon started for it, and Podman
 #   race     the differential test again, on a daemon with the race detector
 #   real     the examples; git, go, npm, sqlite, tar, rsync... in a mount (short form)
 # --quick   no race detector, few random sequences; leaves out race and real
@@ -102,17 +102,20 @@ part_e2e() {
 }
 
 part_docker() {
-	local why=$logs/docker-daemon.log
-	if [ "$(id -u)" != 0 ]; then note "skip  docker: only root can start a Docker daemon"; return; fi
-	need_packages dockerd:docker.io busybox:busybox-static
-	if ! scripts/docker-daemon.sh true >"$why" 2>&1; then
-		note "skip  docker:"; cat "$why"
-		grep -q 'can be started here' "$why" || fail docker-daemon
-		return
-	fi
-	under=(scripts/docker-daemon.sh)
-	gotest docker -timeout 20m -run Docker ./sandbox ./cmd/rewindfs ./tests/sandbox
-	under=()
+	local engine why
+	if [ "$(id -u)" != 0 ]; then note "skip  docker: only root can start containers"; return; fi
+	need_packages dockerd:docker.io podman:podman busybox:busybox-static
+	for engine in docker podman; do
+		why=$logs/$engine-set-up.log
+		if ! scripts/with-containers.sh "$engine" true >"$why" 2>&1; then
+			note "skip  $engine:"; cat "$why"
+			grep -q 'no containers can be started here' "$why" || fail "$engine-set-up"
+			continue
+		fi
+		under=(scripts/with-containers.sh "$engine")
+		gotest "$engine" -timeout 20m -run Docker ./sandbox ./cmd/rewindfs ./tests/sandbox
+		under=()
+	done
 }
 
 part_race() {

@@ -28,7 +28,7 @@ func inDocker(t *testing.T, dir string) func(*exec.Cmd) {
 // docker calls run in a container, in dir.
 func (w *world) docker(dir string, args ...string) outcome {
 	w.t.Helper()
-	return w.finish(append([]string{"run", "--sandbox", "docker", "--image", dockertest.Image}, args...), inDocker(w.t, dir))
+	return w.finish(append([]string{"run", "--sandbox", "docker", "--docker", dockertest.CLI(w.t), "--image", dockertest.Image}, args...), inDocker(w.t, dir))
 }
 
 // containers are those of this world's session.
@@ -46,11 +46,14 @@ func (w *world) wantContainers(n int) {
 
 // TestDocker is the main job, through a container.
 func TestDocker(t *testing.T) {
-	dockertest.Env(t)
+	dockertest.CLI(t)
 	for name, cred := range map[string]func(*testing.T) *syscall.Credential{
 		"root": func(*testing.T) *syscall.Credential { return nil }, "user": ordinaryUser,
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name == "user" {
+				withDaemon(t)
+			}
 			w := newWorldFor(t, cred(t))
 			w.mount("--allow-other")
 			sub := filepath.Join(w.base, "sub")
@@ -71,13 +74,13 @@ func TestDocker(t *testing.T) {
 
 // TestDockerHeldFile has one process in the container that keeps a file open through checkpoint and rollback.
 func TestDockerHeldFile(t *testing.T) {
-	dockertest.Env(t)
+	dockertest.CLI(t)
 	w := newWorld(t)
 	w.mount()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var errs bytes.Buffer
-	cmd := w.command(ctx, "exec", "--sandbox", "docker", "--image", dockertest.Image, "--", "sh", "-c",
+	cmd := w.command(ctx, "exec", "--sandbox", "docker", "--docker", dockertest.CLI(t), "--image", dockertest.Image, "--", "sh", "-c",
 		`exec 3>>log; echo first >&3; echo ready; while read line; do echo "$line" >&3 || echo refused; cat a.txt; done`)
 	inDocker(t, w.mp)(cmd)
 	feed, err := cmd.StdinPipe()
@@ -139,14 +142,14 @@ func TestDockerHeldFile(t *testing.T) {
 
 // TestDockerSignals has signals to rewindfs reach the command in the container.
 func TestDockerSignals(t *testing.T) {
-	dockertest.Env(t)
+	dockertest.CLI(t)
 	w := newWorld(t)
 	w.mount()
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1} {
 		name := strings.TrimPrefix(map[syscall.Signal]string{syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGUSR1: "USR1"}[sig], "SIG")
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
-		cmd := w.command(ctx, "exec", "--sandbox", "docker", "--image", dockertest.Image, "--", "sh", "-c",
+		cmd := w.command(ctx, "exec", "--sandbox", "docker", "--docker", dockertest.CLI(t), "--image", dockertest.Image, "--", "sh", "-c",
 			"trap 'echo caught; exit 9' "+name+"; echo >begun; while :; do sleep 0.05; done")
 		inDocker(t, w.mp)(cmd)
 		var out bytes.Buffer
@@ -170,7 +173,7 @@ func TestDockerSignals(t *testing.T) {
 
 // TestDockerEnds looks at what becomes of containers in all the ways in which a session ends.
 func TestDockerEnds(t *testing.T) {
-	dockertest.Env(t)
+	dockertest.CLI(t)
 	w := newWorld(t)
 	docker := inDocker(t, "/")
 	begin := func() int {
@@ -233,17 +236,19 @@ func waitEnd(t *testing.T, pid int) {
 
 // TestDockerErrors: each says what to do, and is no exit code of the command.
 func TestDockerErrors(t *testing.T) {
-	dockertest.Env(t)
+	dockertest.CLI(t)
 	w := newWorld(t)
 	w.mount()
 	w.finish([]string{"run", "--sandbox", "docker", "--", "true"}, inDocker(t, w.mp)).want(t, exitSandbox, "no image is set", "--image")
-	w.docker(w.mp, "--image", "nowhere:1", "--", "true").want(t, exitSandbox, "nowhere:1 is not on this machine", "docker pull nowhere:1")
+	w.docker(w.mp, "--image", "nowhere:1", "--", "true").want(t, exitSandbox, "nowhere:1 is not on this machine", dockertest.CLI(t)+" pull nowhere:1")
 	w.docker(w.mp, "--docker", "no-such-docker", "--", "true").want(t, exitSandbox, "no-such-docker was not found")
 	w.docker(w.mp, "--workspace", "here", "--", "true").want(t, exitUsage, "absolute path")
-	w.finish([]string{"run", "--sandbox", "docker", "--image", "x", "--", "true"}, func(c *exec.Cmd) {
-		c.Dir = w.mp
-		c.Env = append(c.Env, "DOCKER_HOST=unix:///nonexistent/docker.sock")
-	}).want(t, exitSandbox, "does not answer", "systemctl start docker")
+	if dockertest.CLI(t) == "docker" {
+		w.finish([]string{"run", "--sandbox", "docker", "--image", "x", "--", "true"}, func(c *exec.Cmd) {
+			c.Dir = w.mp
+			c.Env = append(c.Env, "DOCKER_HOST=unix:///nonexistent/docker.sock")
+		}).want(t, exitSandbox, "does not answer", "systemctl start docker")
+	}
 	// A program of the project is nothing that the daemon would run.
 	w.sh("printf '#!/bin/sh\necho ran >/tmp/ran-by-daemon\n' >$M/docker; chmod +x $M/docker")
 	w.docker(w.mp, "--docker", w.mp+"/docker", "--", "true").want(t, exitPath, "lies in the project")
@@ -251,9 +256,17 @@ func TestDockerErrors(t *testing.T) {
 	w.unmount()
 }
 
+// withDaemon skips the test for an engine that works as the user who calls it, in whose home its images would have to be.
+func withDaemon(t *testing.T) {
+	t.Helper()
+	if cli := dockertest.CLI(t); cli != "docker" {
+		t.Skipf("%s has no daemon that is somebody else", cli)
+	}
+}
+
 // TestDockerMayNotEnter: Docker's daemon is root, whom a user's mount lets in only when it is told to.
 func TestDockerMayNotEnter(t *testing.T) {
-	dockertest.Env(t)
+	withDaemon(t)
 	w := newWorldFor(t, ordinaryUser(t))
 	w.mount()
 	w.docker(w.mp, "--", "true").want(t, exitSandbox, "may not enter the mount", "--allow-other", "user_allow_other")

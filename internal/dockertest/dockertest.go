@@ -1,4 +1,4 @@
-// Package dockertest gives tests a Docker daemon of their own. It is not for the program itself.
+// Package dockertest gives tests a container engine of their own. It is not for the program itself.
 package dockertest
 
 import (
@@ -8,45 +8,47 @@ import (
 	"testing"
 )
 
-// Image is made from busybox by scripts/docker-daemon.sh: there is no registry to get one from.
+// Image is made by scripts/with-containers.sh: there is no registry to get one from.
 const Image = "rewindfs-test:1"
 
-// hostVar names the daemon that scripts/test.sh has started for the tests.
-const hostVar = "REWINDFS_TEST_DOCKER_HOST"
+// engineVar says that there is an engine for tests, and which. Only that script sets it, together with the
+// variables by which the engine finds what is the test's: the machine's own is never asked anything.
+const engineVar = "REWINDFS_TEST_CONTAINERS"
 
-// Env skips the test where there is no daemon for it, and returns the environment by which one is found. Nothing is
-// ever asked of the machine's own daemon.
+// CLI is the engine; the test is skipped where there is none for it.
+func CLI(t *testing.T) string {
+	t.Helper()
+	cli := os.Getenv(engineVar)
+	if cli == "" {
+		t.Skipf("no container engine for tests: scripts/test.sh docker starts one (%s is not set)", engineVar)
+	}
+	return cli
+}
+
+// Env is what the engine needs in its environment.
 func Env(t *testing.T) []string {
 	t.Helper()
-	host := os.Getenv(hostVar)
-	if host == "" {
-		t.Skipf("no Docker daemon for tests: scripts/test.sh docker starts one (%s is not set)", hostVar)
+	CLI(t)
+	var out []string
+	for _, name := range []string{"DOCKER_HOST", "CONTAINERS_STORAGE_CONF", "CONTAINERS_CONF"} {
+		if v, ok := os.LookupEnv(name); ok {
+			out = append(out, name+"="+v)
+		}
 	}
-	return []string{"DOCKER_HOST=" + host}
+	return out
 }
 
-// Use is Env for the engines that the test itself calls.
-func Use(t *testing.T) {
+// Engine runs the engine and returns what it prints.
+func Engine(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	for _, v := range Env(t) {
-		name, value, _ := strings.Cut(v, "=")
-		t.Setenv(name, value)
-	}
-}
-
-// Docker runs docker and returns what it prints.
-func Docker(t *testing.T, args ...string) (string, error) {
-	t.Helper()
-	cmd := exec.Command("docker", args...)
-	cmd.Env = append(os.Environ(), Env(t)...)
-	out, err := cmd.CombinedOutput()
+	out, err := exec.Command(CLI(t), args...).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
 
 // Containers are the names of all containers that a session has made, running or not.
 func Containers(t *testing.T) []string {
 	t.Helper()
-	out, err := Docker(t, "ps", "--all", "--filter", "label=rewindfs", "--format", "{{.Names}}")
+	out, err := Engine(t, "ps", "--all", "--filter", "label=rewindfs", "--format", "{{.Names}}")
 	if err != nil {
 		t.Fatalf("list containers: %v: %s", err, out)
 	}

@@ -52,12 +52,11 @@ const startTime = 2 * time.Minute
 func (d *docker) start(s *Spec, prepare func(*exec.Cmd)) (*running, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTime)
 	defer cancel()
-	var err error
-	if d.container, err = openContainer(ctx, s); err != nil {
-		return nil, err
-	}
 	dir, err := workdir(s)
 	if err != nil {
+		return nil, err
+	}
+	if d.container, err = openContainer(ctx, s); err != nil {
 		return nil, err
 	}
 	if err := d.container.start(ctx); err != nil {

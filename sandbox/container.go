@@ -27,8 +27,9 @@ type container struct {
 	engine *Engine
 	name   string
 	image  string
-	mount  string // of the host, for messages
+	mount  string // of the host
 	args   []string
+	denied []string // paths in the container that show a part of the mount again, read-only
 }
 
 // What a container has where the user has set no bound; its memory is then most of the machine's.
@@ -62,18 +63,17 @@ func openContainer(ctx context.Context, s *Spec) (*container, error) {
 	if err != nil {
 		return nil, err
 	}
-	args, err := containerArgs(s, os.Getuid(), os.Getgid())
-	if err != nil {
+	c := &container{engine: engine, image: r.Image, mount: s.Mount}
+	if err := c.describe(s, os.Getuid(), os.Getgid()); err != nil {
 		return nil, err
 	}
 	if os.Getuid() != 0 && engine.isPodman(ctx) {
-		args = append(args, "--userns", "keep-id") // else our uid in it would be another one outside
+		c.args = append(c.args, "--userns", "keep-id") // else our uid in it would be another one outside
 	}
 	// Before a container is announced, so that nobody tries for ever to remove one that never was.
 	if err := engine.HasImage(ctx, r.Image); err != nil {
 		return nil, err
 	}
-	c := &container{engine: engine, image: r.Image, mount: s.Mount, args: args}
 	settings := sha256.Sum256([]byte(strings.Join(append(c.args, c.image), "\x00")))
 	if c.name, err = r.Register(engine, hex.EncodeToString(settings[:4])); err != nil {
 		return nil, fmt.Errorf("register a container: %w", err)
@@ -81,13 +81,13 @@ func openContainer(ctx context.Context, s *Spec) (*container, error) {
 	return c, nil
 }
 
-// containerArgs are the arguments of "run" that say what the container may do and see.
-func containerArgs(s *Spec, uid, gid int) ([]string, error) {
+// describe makes the arguments of "run" that say what the container may do and see.
+func (c *container) describe(s *Spec, uid, gid int) error {
 	l := s.Rules.Limits
 	l.TmpBytes = cmp.Or(l.TmpBytes, containerTmpBytes)
 	l.Processes = cmp.Or(l.Processes, containerProcesses)
 	l.MemoryBytes = cmp.Or(l.MemoryBytes, most())
-	args := []string{
+	c.args = []string{
 		"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only",
 		"--user", fmt.Sprintf("%d:%d", uid, gid), "--workdir", "/", "--env", "HOME=/tmp",
 		"--network", networkOf(s),
@@ -98,16 +98,15 @@ func containerArgs(s *Spec, uid, gid int) ([]string, error) {
 	}
 	if l.MemoryBytes > 0 {
 		n := strconv.FormatInt(l.MemoryBytes, 10)
-		args = append(args, "--memory", n, "--memory-swap", n)
+		c.args = append(c.args, "--memory", n, "--memory-swap", n)
 	}
 	if l.CPUs > 0 {
-		args = append(args, "--cpus", strconv.FormatFloat(l.CPUs, 'f', -1, 64))
+		c.args = append(c.args, "--cpus", strconv.FormatFloat(l.CPUs, 'f', -1, 64))
 	}
 	if l.FileBytes > 0 {
-		args = append(args, "--ulimit", fmt.Sprintf("fsize=%d", l.FileBytes))
+		c.args = append(c.args, "--ulimit", fmt.Sprintf("fsize=%d", l.FileBytes))
 	}
-	binds, err := containerBinds(s)
-	return append(args, binds...), err
+	return c.binds(s)
 }
 
 func networkOf(s *Spec) string {
@@ -117,15 +116,14 @@ func networkOf(s *Spec) string {
 	return "none"
 }
 
-// containerBinds are the arguments for what the container sees of the host: the mount, what is allowed, and the
+// binds adds the arguments for what the container sees of the host: the mount, what is allowed, and the
 // sockets. What must not be written or seen in the mount is covered.
-func containerBinds(s *Spec) ([]string, error) {
-	var args []string
+func (c *container) binds(s *Spec) error {
 	var errs []error
 	bind := func(source, target string, more ...string) {
 		field, err := mountFlag(append([]string{"type=bind", "source=" + source, "target=" + target}, more...))
 		errs = append(errs, err)
-		args = append(args, "--mount", field)
+		c.args = append(c.args, "--mount", field)
 	}
 	bind(s.Mount, workspaceOf(s))
 	for _, p := range s.Rules.Allow {
@@ -145,6 +143,7 @@ func containerBinds(s *Spec) ([]string, error) {
 		p = absolute(p, s)
 		if at, in := seenAt(s, p); in && exists(onHost(s, p)) {
 			bind(onHost(s, p), at, "readonly")
+			c.denied = append(c.denied, at)
 		}
 	}
 	for _, p := range s.Rules.Hide {
@@ -154,12 +153,12 @@ func containerBinds(s *Spec) ([]string, error) {
 		switch {
 		case !in || err != nil:
 		case fi.IsDir():
-			args = append(args, "--tmpfs", at+":ro,size=4k,mode=555")
+			c.args = append(c.args, "--tmpfs", at+":ro,size=4k,mode=555")
 		default:
 			bind(os.DevNull, at, "readonly")
 		}
 	}
-	return args, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // mountFlag makes the value of --mount, which is a line of CSV.
@@ -241,7 +240,34 @@ func (c *container) tryStart(ctx context.Context) error {
 		// One that was made and could not be started would stand in the way of the next.
 		_, _ = c.engine.do(ctx, "rm", "--force", c.name)
 	}
+	if err == nil {
+		err = c.checkDenied(ctx)
+	}
 	return err
+}
+
+// checkDenied makes sure that what is shown read-only in the container is of the mount: a symlink there leads the engine, which has
+// more rights than we, anywhere on the host. Nothing of the session runs in the container yet.
+func (c *container) checkDenied(ctx context.Context) error {
+	if len(c.denied) == 0 {
+		return nil
+	}
+	var st unix.Stat_t
+	err := unix.Stat(c.mount, &st)
+	var devices string
+	if err == nil {
+		devices, err = c.engine.do(ctx, append([]string{"exec", c.name, "stat", "-L", "-c", "%d"}, c.denied...)...)
+	}
+	for _, dev := range strings.Fields(devices) {
+		if dev != strconv.FormatUint(st.Dev, 10) {
+			err = errors.New("a symlink leads out of the project")
+		}
+	}
+	if err != nil {
+		_, _ = c.engine.do(ctx, "rm", "--force", c.name)
+		return failed(err, "remove it, or leave it out", "--deny of a path in the project")
+	}
+	return nil
 }
 
 // remove ends all that runs in the container.

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rewindfs/rewindfs/internal/dockertest"
 )
 
@@ -323,6 +325,27 @@ func TestDockerSees(t *testing.T) {
 	}
 	if text := read(t, filepath.Join(allowed, "g")); text != "new\n" {
 		t.Errorf("what was allowed holds %q", text)
+	}
+}
+
+// TestDockerDenyFollowsNothing has a symlink in the place of what is denied, as a command in the project can make one.
+func TestDockerDenyFollowsNothing(t *testing.T) {
+	s := dockerSpec(t, `cat .git/file`)
+	// A file system of its own, as mounts are.
+	if err := unix.Mount("tmpfs", s.Mount, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(s.Mount, unix.MNT_DETACH) })
+	secret := sharedDir(t)
+	write(t, filepath.Join(secret, "file"), "s3cret")
+	if err := os.Symlink(secret, filepath.Join(s.Mount, ".git")); err != nil {
+		t.Fatal(err)
+	}
+	s.Rules.Deny = []string{filepath.Join(s.Project, ".git")}
+	out, err := Run(t.Context(), *s)
+	var e *Error
+	if !errors.As(err, &e) || !strings.Contains(err.Error(), "leads out of the project") {
+		t.Errorf("%+v, %v", out, err)
 	}
 }
 

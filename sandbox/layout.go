@@ -156,6 +156,18 @@ func (l *layout) unseen() {
 	}
 }
 
+// sockets closes the doors to processes that act for the user. env is the environment before it was scrubbed. What of it the user lets
+// through by its variable stays open, wherever it is.
+func (l *layout) sockets(env []string) {
+	for _, path := range expand(DefaultSockets, env, true) {
+		l.hide(path)
+	}
+	if path := getenv(env, "SSH_AUTH_SOCK"); filepath.IsAbs(path) && slices.Contains(l.s.Rules.Env, "SSH_AUTH_SOCK") && exists(path) {
+		at, from := l.resolve(path)
+		l.view.set(point{At: at, What: bind, From: from})
+	}
+}
+
 // rules adds what the user says: Allow over what is refused by default, Deny over everything.
 func (l *layout) rules() error {
 	for _, path := range l.s.Rules.Allow {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,7 +32,7 @@ func (m machine) local(s *Spec, prepare func(*exec.Cmd)) (*running, error) {
 	err := error(&failure{stageSpaces, ExitSandbox, errors.New("switched off")})
 	if m.spaces {
 		var run *running
-		run, err = m.localApart(&own, prepare)
+		run, err = m.localApart(&own, s.Env, prepare)
 		if !isStage(err, stageSpaces) {
 			return run, userError(err, Local)
 		}
@@ -51,8 +50,8 @@ var devicesOf = []string{
 // temporary are the variables that name a temporary directory.
 var temporary = []string{"TMPDIR", "TMP", "TEMP"}
 
-// localApart starts a command in mounts of its own.
-func (m machine) localApart(s *Spec, prepare func(*exec.Cmd)) (*running, error) {
+// localApart starts a command in mounts of its own. env is the environment before it was scrubbed.
+func (m machine) localApart(s *Spec, env []string, prepare func(*exec.Cmd)) (*running, error) {
 	l := &layout{s: s, view: view{ReadOnly: true}}
 	tmp, varTmp, err := makeTmp(s.Mount)
 	if err != nil {
@@ -85,18 +84,18 @@ func (m machine) localApart(s *Spec, prepare func(*exec.Cmd)) (*running, error) 
 		l.readOnly(path)
 	}
 	l.unseen()
-	for _, path := range expand(DefaultSockets, s.Env, true) {
-		if !slices.Contains(s.Rules.Env, "SSH_AUTH_SOCK") || path != getenv(s.Env, "SSH_AUTH_SOCK") {
-			l.hide(path)
-		}
-	}
+	l.sockets(env)
 	if err := l.rules(); err != nil {
 		return nil, err
 	}
 	l.write = append(l.write, expand(devicesOf, nil, true)...)
+	spaces := uintptr(unix.CLONE_NEWUSER | unix.CLONE_NEWNS)
 	p := &plan{Argv: s.Argv, Env: s.Env, Dir: s.Dir, View: &l.view}
-	run, err := m.launch(s, l, p, unix.CLONE_NEWUSER|unix.CLONE_NEWNS, prepare)
-	return run, err
+	if s.Rules.Network == "none" {
+		spaces |= unix.CLONE_NEWNET
+		p.Loopback = true
+	}
+	return m.launch(s, l, p, spaces, prepare)
 }
 
 // makeCache makes the directory for caches: most tools make one in it, and would otherwise work without.
@@ -115,9 +114,11 @@ func (r *Rules) writable() []string {
 
 // localBare starts a command without namespaces, for the reason that why gives: with Landlock alone.
 func (m machine) localBare(s *Spec, why error, prepare func(*exec.Cmd)) (*running, error) {
-	if len(s.Rules.Deny) > 0 {
-		return nil, &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("--deny takes mounts of the command's own, and this machine makes none for us (%w)", why),
-			Do: "leave it out, or use --sandbox docker"}
+	for flag, said := range map[string]bool{"--deny": len(s.Rules.Deny) > 0, "--network none": s.Rules.Network == "none"} {
+		if said {
+			return nil, &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("%s takes namespaces, and this machine makes none for us (%w)", flag, why),
+				Do: "leave it out, or use --sandbox docker"}
+		}
 	}
 	bare := *s
 	bare.Project = s.Mount

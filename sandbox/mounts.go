@@ -174,7 +174,7 @@ func (p *point) put(held int) error {
 	}
 	switch p.What {
 	case bind, hidden:
-		if held < 0 {
+		if held < 0 || p.What == hidden && !exists(p.At) {
 			return nil // there is nothing to show, or to hide
 		}
 		if err := p.place(held); err != nil {
@@ -182,6 +182,9 @@ func (p *point) put(held int) error {
 		}
 		return unix.MoveMount(held, "", unix.AT_FDCWD, p.At, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	case tmpfs:
+		if err := os.MkdirAll(p.At, 0o755); err != nil {
+			return err
+		}
 		return mountTmpfs(p.At, cmp.Or(p.Mode, 0o755), p.Size)
 	case procfs:
 		flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)

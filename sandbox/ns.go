@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -33,14 +34,14 @@ func (m machine) ns(s *Spec, prepare func(*exec.Cmd)) (*running, error) {
 	own := *s
 	own.Env, _ = Scrub(s.Env, s.Rules.Env)
 	l := &layout{s: &own, view: view{ReadOnly: true}}
-	run, err := m.nsStart(&own, l, prepare)
+	run, err := m.nsStart(&own, s.Env, l, prepare)
 	if isStage(err, stageSpaces) {
 		return nil, &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("sandbox ns: this machine makes no such namespaces for us: %w", err), Do: spacesHint()}
 	}
 	return run, userError(err, NS)
 }
 
-func (m machine) nsStart(s *Spec, l *layout, prepare func(*exec.Cmd)) (*running, error) {
+func (m machine) nsStart(s *Spec, env []string, l *layout, prepare func(*exec.Cmd)) (*running, error) {
 	if !m.spaces {
 		return nil, &failure{stageSpaces, ExitSandbox, fmt.Errorf("switched off")}
 	}
@@ -65,6 +66,10 @@ func (m machine) nsStart(s *Spec, l *layout, prepare func(*exec.Cmd)) (*running,
 	}
 	l.project()
 	l.unseen()
+	if dir := getenv(env, "XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		l.hide(dir)
+	}
+	l.sockets(env)
 	secrets := s.Rules.Secrets
 	if secrets == nil {
 		secrets = DefaultSecrets

@@ -123,12 +123,15 @@ const (
 	stopped               // by a signal
 )
 
-// passed are the signals that are passed on to the command.
-var passed = []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2}
+// caught are signals that are for the command, not for us.
+var caught = []os.Signal{
+	syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2,
+	syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGCONT,
+}
 
 // listen has signals come to w. Those that whoever started us wants ignored, as nohup does, stay so, for the command too.
 func (w *watcher) listen() {
-	for _, sig := range passed {
+	for _, sig := range caught {
 		if !signal.Ignored(sig) {
 			signal.Notify(w.signals, sig)
 		}
@@ -172,7 +175,7 @@ func (w *watcher) wait(ctx context.Context, s *Spec, out *Outcome) error {
 			if st == ended {
 				return ctx.Err()
 			}
-			w.term.suspend(w.cmd.cmd.Process.Pid)
+			w.suspend()
 		case sig := <-w.signals:
 			w.pass(sig)
 		case <-late:
@@ -182,6 +185,24 @@ func (w *watcher) wait(ctx context.Context, s *Spec, out *Outcome) error {
 		case <-done:
 			w.stopAll(s.Grace)
 			return ctx.Err()
+		}
+	}
+}
+
+// suspend stops this process, because the command was stopped.
+func (w *watcher) suspend() {
+	if !w.term.suspend(w.cmd.cmd.Process.Pid) {
+		return
+	}
+	// What stopped the command may have been sent to us as well, and is not to stop it again.
+	for {
+		select {
+		case sig := <-w.signals:
+			if sig != syscall.SIGTSTP {
+				w.pass(sig)
+			}
+		default:
+			return
 		}
 	}
 }
@@ -198,11 +219,21 @@ func (w *watcher) stopAll(grace time.Duration) {
 	}
 }
 
-// pass sends a signal that came to us on to the command. It is in our process group, so what keys send, it has
+// pass sends a signal that came to us on to the command. It is in our process group, so what the terminal sends, it has
 // got already.
 func (w *watcher) pass(sig os.Signal) {
-	if (sig == syscall.SIGINT || sig == syscall.SIGQUIT) && w.term.ours() && w.cmd.away == nil {
+	switch sig {
+	case syscall.SIGTTIN, syscall.SIGTTOU:
 		return
+	case syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTSTP:
+		if w.term.ours() && (w.cmd.away == nil || sig == syscall.SIGTSTP) {
+			return
+		}
+	case syscall.SIGCONT:
+		// A shell that lets a job go on tells all its processes. One that is stopped again by now is not to go on.
+		if w.term.ours() || !proctree.Stopped(w.cmd.cmd.Process.Pid) {
+			return
+		}
 	}
 	if sig, ok := sig.(syscall.Signal); ok {
 		w.cmd.signal(sig)

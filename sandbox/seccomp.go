@@ -13,6 +13,8 @@ type callTable struct {
 	// limit is the first number that is of another table under the same arch (x32), 0 for none.
 	limit uint32
 	ioctl uint32
+	// prlimit could bound another process to death, which Landlock does not refuse. Programs bound themselves, as 0.
+	prlimit uint32
 	// tight are refused to tight kinds with EPERM, missing with ENOSYS, upon which programs go without.
 	tight, missing []uint32
 	watched        []watched
@@ -110,6 +112,9 @@ func (t *callTable) block(tight, watch bool) []unix.SockFilter {
 		ioctl = append(ioctl, when(unix.BPF_JEQ, request, refuse(unix.EPERM))...)
 	}
 	b = append(b, when(unix.BPF_JEQ, t.ioctl, append(ioctl, allow())...)...)
+	bound := append([]unix.SockFilter{load(argument(0))}, when(unix.BPF_JEQ, 0, allow())...)
+	bound = append(append(bound, load(argument(2))), when(unix.BPF_JEQ, 0, allow())...) // which only asks
+	b = append(b, when(unix.BPF_JEQ, t.prlimit, append(bound, refuse(unix.EPERM))...)...)
 	if tight {
 		for _, nr := range t.tight {
 			b = append(b, when(unix.BPF_JEQ, nr, refuse(unix.EPERM))...)
@@ -120,12 +125,12 @@ func (t *callTable) block(tight, watch bool) []unix.SockFilter {
 	}
 	if watch {
 		for _, w := range t.watched {
-			tell := []unix.SockFilter{stmt(unix.SECCOMP_RET_USER_NOTIF)}
+			notify := []unix.SockFilter{stmt(unix.SECCOMP_RET_USER_NOTIF)}
 			if w.flags >= 0 {
-				tell = append([]unix.SockFilter{load(argument(w.flags))}, when(unix.BPF_JSET, writing, tell...)...)
-				tell = append(tell, allow())
+				notify = append([]unix.SockFilter{load(argument(w.flags))}, when(unix.BPF_JSET, writing, notify...)...)
+				notify = append(notify, allow())
 			}
-			b = append(b, when(unix.BPF_JEQ, w.nr, tell...)...)
+			b = append(b, when(unix.BPF_JEQ, w.nr, notify...)...)
 		}
 	}
 	return append(b, allow())

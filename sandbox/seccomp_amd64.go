@@ -6,10 +6,11 @@ import "golang.org/x/sys/unix"
 // (arch/x86/entry/syscalls/syscall_32.tbl).
 var callTables = []callTable{
 	{
-		arch:  unix.AUDIT_ARCH_X86_64,
-		limit: 0x40000000, // x32
-		ioctl: unix.SYS_IOCTL,
-		tight: []uint32{unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_OPEN_BY_HANDLE_AT},
+		arch:    unix.AUDIT_ARCH_X86_64,
+		limit:   0x40000000, // x32
+		ioctl:   unix.SYS_IOCTL,
+		prlimit: unix.SYS_PRLIMIT64,
+		tight:   []uint32{unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_OPEN_BY_HANDLE_AT},
 		missing: []uint32{
 			unix.SYS_IO_URING_SETUP, unix.SYS_USERFAULTFD,
 		},
@@ -35,6 +36,7 @@ var callTables = []callTable{
 	{
 		arch:    unix.AUDIT_ARCH_I386,
 		ioctl:   54,
+		prlimit: 340,
 		tight:   []uint32{288, 286, 287, 357, 336, 342},
 		missing: []uint32{425, 374},
 	},

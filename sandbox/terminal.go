@@ -48,18 +48,18 @@ func (t *terminal) ours() bool {
 	return err == nil && front == t.group
 }
 
-// suspend stops this process because the command was stopped: by a key, when we were stopped, too, or by itself, as editors
-// do. Whoever started us then sees a stopped job. It returns when we go on, and the command with us.
-func (t *terminal) suspend(pid int) {
-	// Without a terminal there is no shell that would let us go on. And a key stops us as well: then it goes on by now.
+// suspend stops this process because the command was stopped, by a key or by itself, as editors do, so that whoever
+// started us sees a stopped job. It returns when we go on: then it says true. Only the command decides what the key means, so we
+// do not stop by ourselves.
+func (t *terminal) suspend(pid int) bool {
+	// Without a terminal there is no shell that would let us go on.
 	if t.fd < 0 || !proctree.Stopped(pid) {
-		return
+		return false
 	}
 	// To this thread, or it might run on for a while.
 	runtime.LockOSThread()
-	_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP)
-	runtime.UnlockOSThread()
-	_ = unix.Kill(pid, unix.SIGCONT)
+	defer runtime.UnlockOSThread()
+	return unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP) == nil
 }
 
 // restore puts the terminal right after the command: it may have left it to a process group that is gone and, when a

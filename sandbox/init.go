@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -128,8 +129,8 @@ func tell(r report, fds ...int) {
 
 // become makes of this process what the plan says. It returns only if it cannot, or as the first process of a pid namespace.
 func (p *plan) become() (exitCode int, err error) {
-	if p.PID1 {
-		if err := unix.CloseRange(planFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+	if p.Bars != nil {
+		if err := p.closeDoors(); err != nil {
 			return 0, fmt.Errorf("keep descriptors from the command: %w", err)
 		}
 	}
@@ -167,6 +168,26 @@ func (p *plan) become() (exitCode int, err error) {
 		err = syscall.Exec("/bin/sh", append([]string{"sh", path}, argv[1:]...), p.Env)
 	}
 	return 0, notExecutable(p.Argv[0], err)
+}
+
+// closeDoors closes descriptors on exec: all but the first three, or those of directories, by way of which the host's mounts
+// could be reached as they were.
+func (p *plan) closeDoors() error {
+	if p.PID1 {
+		return unix.CloseRange(planFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	}
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		var st unix.Stat_t
+		if err == nil && unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
 }
 
 func notExecutable(name string, err error) error {

@@ -105,13 +105,6 @@ func makeCache(env []string) {
 	}
 }
 
-func (r *Rules) writable() []string {
-	if r.Writable != nil {
-		return r.Writable
-	}
-	return DefaultWritable
-}
-
 // localBare starts a command without namespaces, for the reason that why gives: with Landlock alone.
 func (m machine) localBare(s *Spec, why error, prepare func(*exec.Cmd)) (*running, error) {
 	for flag, said := range map[string]bool{"--deny": len(s.Rules.Deny) > 0, "--network none": s.Rules.Network == "none"} {

@@ -22,7 +22,7 @@ func (s *Session) listenForAgents() error {
 		return fmt.Errorf("make a place for the socket for agents: %w", err)
 	}
 	var err error
-	s.agents, err = control.Listen(filepath.Join(s.o.Store, agentSock))
+	s.agents, err = control.Listen(AgentSocket(s.o.Store))
 	return err
 }
 
@@ -38,8 +38,11 @@ func (s *Session) serveAgents() {
 // the command sees them.
 func (l *Listed) ForAgents() map[string]string {
 	record := filepath.Join(l.Store, recordName)
-	return map[string]string{l.Socket(): filepath.Join(l.Store, agentSock), record: record}
+	return map[string]string{l.Socket(): AgentSocket(l.Store), record: record}
 }
+
+// AgentSocket is the path of the socket for agents of a store.
+func AgentSocket(store string) string { return filepath.Join(store, agentSock) }
 
 // agentCalls are the calls that the socket for agents takes: those that only look, and those whose effect can be taken
 // back. Whatever reaches the host, other branches, or the rules is not among them.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,7 @@ type runOptions struct {
 	limits   []string
 	image    string
 	docker   string
+	show     bool // only show the rules
 
 	workspace string
 }
@@ -91,6 +93,9 @@ var kinds = []string{string(sandbox.None), string(sandbox.Local), string(sandbox
 
 func (o *runOptions) flags(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if o.show && len(args) == 0 {
+			return nil
+		}
 		if len(args) == 0 {
 			return usagef("%s needs a command, such as: %s -- npm install", cmd.CommandPath(), cmd.CommandPath())
 		}
@@ -108,21 +113,27 @@ func (o *runOptions) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&o.limits, "limit", nil, "processes=N, memory=SIZE, cpus=N, tmp=SIZE or file=SIZE (more than once)")
 	f.StringVar(&o.image, "image", "", "image of the container (docker)")
 	f.StringVar(&o.docker, "docker", "", "docker, podman, nerdctl, or a path to one that takes the same flags (docker)")
-	f.StringVar(&o.workspace, "workspace", "/workspace", "where the container has the project; "+ownPath+" for where the host has it (docker)")
+	f.StringVar(&o.workspace, "workspace", "", "where the container has the project, or "+ownPath+" for where the host has it (docker; default "+defaultWorkspace+")")
+	f.BoolVar(&o.show, "show-rules", false, "print the rules that apply, and run nothing")
 	completeFlag(cmd, "sandbox", kinds)
 	completeFlag(cmd, "network", networks)
 }
 
 var networks = []string{"none", "host"}
 
-// rules makes the sandbox's rules of the flags, and the variables that they set.
-func (o *runOptions) rules() (r sandbox.Rules, set []string, err error) {
+// rules makes the sandbox's rules of the flags.
+func (o *runOptions) rules() (r sandbox.Rules, err error) {
 	kind := sandbox.Kind(o.kind)
 	if !slices.Contains(kinds, o.kind) {
-		return r, nil, usagef("--sandbox %s: use %s", show(o.kind), strings.Join(kinds, ", "))
+		return r, usagef("--sandbox %s: use %s", show(o.kind), strings.Join(kinds, ", "))
+	}
+	if kind != sandbox.None {
+		if r, err = sandbox.HostRules(os.Environ()); err != nil {
+			return r, failf(exitSandbox, "%w", err)
+		}
 	}
 	if o.timeout < 0 {
-		return r, nil, usagef("--timeout %s: it must be more than 0", o.timeout)
+		return r, usagef("--timeout %s: it must be more than 0", o.timeout)
 	}
 	r.Network = o.network
 	switch {
@@ -131,9 +142,9 @@ func (o *runOptions) rules() (r sandbox.Rules, set []string, err error) {
 	case o.network == "":
 		r.Network = "none"
 	case !slices.Contains(networks, o.network):
-		return r, nil, usagef("--network %s: use none or host", show(o.network))
+		return r, usagef("--network %s: use none or host", show(o.network))
 	case o.network == "none" && kind == sandbox.None:
-		return r, nil, usagef("--network none needs a sandbox: local, ns or docker")
+		return r, usagef("--network none needs a sandbox: local, ns or docker")
 	}
 	for _, p := range []struct {
 		flag  string
@@ -142,23 +153,21 @@ func (o *runOptions) rules() (r sandbox.Rules, set []string, err error) {
 	}{{"allow", o.allow, &r.Allow}, {"deny", o.deny, &r.Deny}, {"hide", o.hide, &r.Hide}} {
 		for _, path := range p.paths {
 			if path == "" || kind == sandbox.None {
-				return r, nil, usagef("--%s %s: it names a path, for a sandbox", p.flag, show(path))
+				return r, usagef("--%s %s: it names a path, for a sandbox", p.flag, show(path))
 			}
 			*p.to = append(*p.to, path)
 		}
 	}
 	for _, v := range o.env {
-		name, _, isSet := strings.Cut(v, "=")
-		if name == "" || strings.ContainsRune(v, 0) {
-			return r, nil, usagef("--env %s: write it as NAME or NAME=VALUE", show(v))
-		}
-		r.Env = append(r.Env, name)
-		if isSet {
-			set = append(set, v)
+		if v == "" || v[0] == '=' || strings.ContainsRune(v, 0) {
+			return r, usagef("--env %s: write it as NAME or NAME=VALUE", show(v))
 		}
 	}
-	r.Limits, err = limitsOf(o.limits)
-	return r, set, err
+	r.Env = append(r.Env, o.env...)
+	if r.Limits, err = limitsOf(o.limits); err != nil {
+		return r, err
+	}
+	return r, o.dockerRules(&r.Docker)
 }
 
 // limitsOf reads the values of --limit.

@@ -59,7 +59,7 @@ type machine struct {
 	statfs    func(string) (kind int64, free uint64, err error)
 	sessions  func(context.Context) ([]session.Listed, error)
 	engine    func(cli string) (*sandbox.Engine, error)
-	image     string // for containers, "" when none is set
+	rules     func() (sandbox.Rules, error)
 }
 
 func thisMachine() *machine {
@@ -90,6 +90,7 @@ func thisMachine() *machine {
 			return reg.List(ctx)
 		},
 		engine: func(cli string) (*sandbox.Engine, error) { return sandbox.FindEngine(cli, os.Environ()) },
+		rules:  func() (sandbox.Rules, error) { return sandbox.HostRules(os.Environ()) },
 	}
 }
 

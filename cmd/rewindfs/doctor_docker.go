@@ -18,7 +18,15 @@ func (m *machine) checkDocker(ctx context.Context) []finding {
 	ctx, cancel := context.WithTimeout(ctx, engineTime)
 	defer cancel()
 	var out []finding
-	for _, cli := range []string{"docker", "podman", "nerdctl"} {
+	rules, err := m.rules()
+	if err != nil {
+		out = append(out, warn(name, "", "%v", err))
+	}
+	engines := []string{"docker", "podman", "nerdctl"}
+	if cli := rules.Docker.CLI; cli != "" {
+		engines = []string{cli}
+	}
+	for _, cli := range engines {
 		e, err := m.engine(cli)
 		if err != nil {
 			continue
@@ -28,17 +36,16 @@ func (m *machine) checkDocker(ctx context.Context) []finding {
 			continue
 		}
 		out = append(out, ok(name, "%s works, for --sandbox docker --docker %s", e.CLI, cli))
-		if m.image == "" {
+		if image := rules.Docker.Image; image == "" {
 			continue
-		}
-		if err := e.HasImage(ctx, m.image); err != nil {
+		} else if err := e.HasImage(ctx, image); err != nil {
 			out = append(out, engineTrouble(name, err))
 		} else {
-			out = append(out, ok(name, "%s has the image %s", cli, m.image))
+			out = append(out, ok(name, "%s has the image %s", cli, image))
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, ok(name, "none of docker, podman and nerdctl is installed; only --sandbox docker needs one"))
+		out = append(out, ok(name, "there is no %s; only --sandbox docker needs one", strings.Join(engines, ", ")))
 	}
 	return out
 }

@@ -17,7 +17,7 @@ func TestDoctorLooksAtDocker(t *testing.T) {
 		image             string
 		status, text, fix string
 	}{
-		"none":      {"", "", statusOK, "none of docker, podman and nerdctl is installed", ""},
+		"none":      {"", "", statusOK, "there is no docker, podman, nerdctl", ""},
 		"works":     {"exit 0", "", statusOK, "docker works, for --sandbox docker", ""},
 		"no daemon": {"echo 'Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?' >&2; exit 1", "", statusWarn, "does not answer", "systemctl start docker"},
 		"no right":  {"echo 'permission denied while trying to connect to the Docker daemon socket at unix:///x' >&2; exit 1", "", statusWarn, "you may not use", "usermod -aG docker"},
@@ -30,7 +30,9 @@ func TestDoctorLooksAtDocker(t *testing.T) {
 			if err := os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\n%s\n", c.script), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			m.image = c.image
+			m.rules = func() (sandbox.Rules, error) {
+				return sandbox.Rules{Docker: sandbox.DockerRules{Image: c.image}}, nil
+			}
 			m.engine = func(cli string) (*sandbox.Engine, error) {
 				if cli != "docker" || c.script == "" {
 					return nil, errors.New("none")

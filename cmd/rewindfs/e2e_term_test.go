@@ -104,7 +104,7 @@ const (
 
 // terminals runs a test with each kind of sandbox that shares the terminal.
 func terminals(t *testing.T, test func(t *testing.T, c *console, rw string)) {
-	for _, kind := range []string{"none"} {
+	for _, kind := range []string{"none", "local", "ns"} {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
 			w.mount()

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -58,20 +60,21 @@ func (r *ran) RawMessages() []*[]json.RawMessage {
 
 // runCommand runs a command in the project of a session, with the state in front of it kept.
 func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) error {
-	rules, set, err := o.rules()
+	rules, err := o.rules()
 	if err != nil {
 		return err
+	}
+	if o.show {
+		return a.showRules(sandbox.Kind(o.kind), rules)
 	}
 	p, err := a.placeFor(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer p.client.Close()
-	if rules.Docker, err = o.dockerRules(ctx, p.client); err != nil {
-		return err
-	}
+	rules.Docker.Register = announces(ctx, p.client)
 	p.client.Timeout = moveTime
-	spec := p.spec(argv, set)
+	spec := p.spec(argv, rules.Env)
 	spec.Kind, spec.Rules, spec.Timeout = sandbox.Kind(o.kind), rules, o.timeout
 	what := control.Run{Argv: maskArgv(argv, spec.Env), Cwd: control.NameOf(p.dir), Sandbox: o.kind}
 	begun, err := p.client.RunBegin(ctx, control.RunBegin{
@@ -98,9 +101,22 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 	return a.finishRun(res)
 }
 
+// showRules prints the rules that apply.
+func (a *app) showRules(kind sandbox.Kind, r sandbox.Rules) error {
+	var text bytes.Buffer
+	sandbox.ShowRules(&text, kind, r, os.Environ())
+	lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
+	return a.result(map[string]any{"sandbox": kind, "rules": lines}, func(w io.Writer) {
+		for _, l := range lines {
+			fmt.Fprintln(w, show(l))
+		}
+	})
+}
+
 // maskArgv is argv as it may be written down.
 func maskArgv(argv, env []string) []string {
-	masked := secret.Mask(argv, secret.Values(env))
+	_, secrets := sandbox.Scrub(env, nil)
+	masked := secret.Mask(argv, secret.Values(secrets))
 	for i := range masked {
 		masked[i] = strings.ToValidUTF8(masked[i], "\uFFFD")
 	}

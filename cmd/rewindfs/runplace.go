@@ -231,14 +231,22 @@ func (p *runPlace) hide(all []session.Listed) {
 	}
 }
 
-// spec is the command as the sandbox takes it, with variables set on top of the environment.
-func (p *runPlace) spec(argv, set []string) sandbox.Spec {
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "REWINDFS_SESSION=") || strings.HasPrefix(v, "PWD=")
-	})
-	env = append(env, "REWINDFS_SESSION="+p.name, "PWD="+p.dir)
+// spec is the command as the sandbox takes it. Of vars those that are NAME=VALUE are set.
+func (p *runPlace) spec(argv, vars []string) sandbox.Spec {
+	set := []string{"REWINDFS_SESSION=" + p.name, "PWD=" + p.dir}
+	for _, v := range vars {
+		if strings.Contains(v, "=") {
+			set = append(set, v)
+		}
+	}
+	env := os.Environ()
+	for _, v := range set {
+		name, _, _ := strings.Cut(v, "=")
+		env = slices.DeleteFunc(env, func(old string) bool { return strings.HasPrefix(old, name+"=") })
+		env = append(env, v)
+	}
 	return sandbox.Spec{
-		Argv: argv, Env: append(env, set...), Dir: p.dir, Mount: p.mount, Project: p.project,
+		Argv: argv, Env: env, Dir: p.dir, Mount: p.mount, Project: p.project,
 		Unseen: p.hidden, Sockets: p.shown,
 	}
 }

@@ -27,11 +27,11 @@ const Masked = "[secret]"
 // minValue is how long a variable's value must be to be looked for: "1" or "yes" in an argument is no secret.
 const minValue = 6
 
-// Values returns the values of the variables in env that hold secrets, the longest first.
-func Values(env []string) []string {
+// Values returns the values of variables that hold secrets, the longest first.
+func Values(vars []string) []string {
 	var out []string
-	for _, v := range env {
-		if name, value, _ := strings.Cut(v, "="); IsName(name) && len(value) >= minValue && !slices.Contains(out, value) {
+	for _, v := range vars {
+		if _, value, _ := strings.Cut(v, "="); len(value) >= minValue && !slices.Contains(out, value) {
 			out = append(out, value)
 		}
 	}

@@ -286,18 +286,26 @@ func wantFenced(t *testing.T, q request, code int, answer string, carried, now u
 // only read.
 func everyRoute(t *testing.T, requests []request) {
 	t.Helper()
-	src, err := os.ReadFile("../../session/serve.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	routes := regexp.MustCompile(`"(GET|PUT|POST|DELETE|PATCH) "\+control\.Path(\w+)`).FindAllStringSubmatch(string(src), -1)
-	if len(routes) < 20 {
-		t.Fatalf("only %d routes found in session/serve.go", len(routes))
-	}
-	for _, m := range routes {
-		route := m[1] + " " + m[2]
+	for _, route := range routes(t) {
 		if !slices.Contains(reading, route) && !slices.ContainsFunc(requests, func(q request) bool { return q.route == route }) {
 			t.Errorf("the daemon has a call %s: put it into mutating or reading", route)
 		}
 	}
+}
+
+// routes are the calls of the daemon: the method and the constant of the path.
+func routes(t *testing.T) []string {
+	t.Helper()
+	src, err := os.ReadFile("../../session/serve.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, m := range regexp.MustCompile(`"(GET|PUT|POST|DELETE|PATCH) "\+control\.Path(\w+)`).FindAllStringSubmatch(string(src), -1) {
+		out = append(out, m[1]+" "+m[2])
+	}
+	if len(out) < 20 {
+		t.Fatalf("only %d routes found in session/serve.go", len(out))
+	}
+	return out
 }

@@ -366,4 +366,3 @@ func TestLastLine(t *testing.T) {
 		}
 	}
 }
-

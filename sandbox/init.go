@@ -1,10 +1,10 @@
 package sandbox
 
 import (
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -26,18 +26,18 @@ const (
 	linkFD = 4 // a datagram socket to Run, closed on exec: see report
 )
 
-// plan is what such a process is to do. It is made on the other side, where the
-// host is seen as it is; here it is carried out line by line.
+// plan is what such a process is to do. It is made on the other side, where the host is seen as it is; here it is carried
+// out line by line. It comes as package gob writes it: arguments and paths need not be UTF-8.
 type plan struct {
 	Argv []string
 	Env  []string
 	Dir  string
-	View *view `json:",omitempty"` // nil: mounts stay as they are
-	Bars *bars `json:",omitempty"` // nil: nothing is refused
+	View *view // nil: mounts stay as they are
+	Bars *bars // nil: nothing is refused
 	// PID1 is set in a pid namespace of our own: we stay, and the command is our child. It gets no descriptors but the first three.
-	PID1 bool `json:",omitempty"`
+	PID1 bool
 	// Loopback is set in a network namespace of our own.
-	Loopback bool `json:",omitempty"`
+	Loopback bool
 }
 
 // report is what such a process tells Run. End of file says that the command runs, in place of it.
@@ -88,12 +88,8 @@ func Init() (exitCode int, mine bool) {
 	runtime.LockOSThread()
 	unix.CloseOnExec(planFD)
 	unix.CloseOnExec(linkFD)
-	raw, err := io.ReadAll(os.NewFile(planFD, "plan"))
 	var p plan
-	if err == nil {
-		err = json.Unmarshal(raw, &p)
-	}
-	if err != nil {
+	if err := gob.NewDecoder(os.NewFile(planFD, "plan")).Decode(&p); err != nil {
 		fmt.Fprintf(os.Stderr, "%s is not for calling: use run or exec (%v)\n", InitArg, err)
 		return ExitSandbox, true
 	}

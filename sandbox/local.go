@@ -170,6 +170,7 @@ func (m machine) launch(s *Spec, l *layout, p *plan, spaces uintptr, prepare fun
 
 // launch starts a plan in a cgroup with the limits, and watches what is refused.
 func (l *layout) launch(s *Spec, p *plan, spaces uintptr, prepare func(*exec.Cmd)) (*running, error) {
+	l.makeRoom()
 	group := newCgroup(&s.Rules.Limits)
 	limits, notes := s.Rules.Limits.rlimits(group, os.Geteuid() == 0, spaces&unix.CLONE_NEWUSER != 0)
 	p.Bars.Limits = limits

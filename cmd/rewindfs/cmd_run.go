@@ -121,7 +121,7 @@ func (o *runOptions) flags(cmd *cobra.Command) {
 
 var networks = []string{"none", "host"}
 
-// rules makes the sandbox's rules of the flags.
+// rules makes the sandbox's rules of the user's own and of the flags.
 func (o *runOptions) rules() (r sandbox.Rules, err error) {
 	kind := sandbox.Kind(o.kind)
 	if !slices.Contains(kinds, o.kind) {

@@ -14,6 +14,9 @@ import (
 // TestDockerAttacks has the same done in a container, which has the project at its own path so that the scripts find it.
 func TestDockerAttacks(t *testing.T) {
 	cli := dockertest.CLI(t)
+	if cli != "docker" {
+		t.Skipf("%s has another profile of system calls: it lets kernel keys be used", cli)
+	}
 	// What is in the home is bait, and not for the engine.
 	config := t.TempDir()
 	ok(t, os.Chmod(config, 0o755))
@@ -23,9 +26,6 @@ func TestDockerAttacks(t *testing.T) {
 		name string
 		as   uint32
 	}{{"root", 0}, {"user", nobody}} {
-		if user.as != 0 && cli != "docker" {
-			continue // it would look for images in that user's home
-		}
 		t.Run(user.name, func(t *testing.T) {
 			w := newWorld(t, user.as, "--allow-other")
 			// The container sees nothing else of the host, so what attacks must lie in the project.

@@ -15,22 +15,21 @@ import (
 
 // runOptions are the flags of run and exec.
 type runOptions struct {
-	verb     string // run or exec
-	label    *string
-	rollback bool // take back what a command that fails has changed
-	kind     string
-	timeout  time.Duration
-	network  string
-	allow    []string
-	deny     []string
-	hide     []string
-	env      []string
-	limits   []string
-	image    string
-	docker   string
-	show     bool // only show the rules
-
+	verb      string // run or exec
+	label     *string
+	rollback  bool // take back what a command that fails has changed
+	kind      string
+	timeout   time.Duration
+	network   string
+	allow     []string
+	deny      []string
+	hide      []string
+	env       []string
+	limits    []string
+	image     string
+	docker    string
 	workspace string
+	showRules bool // and run nothing
 }
 
 const sandboxHelp = `The command sees the project at the path where it was called: in the project's own directory at that, in the mount at the mount's. Terminal, pipes,
@@ -93,10 +92,7 @@ var kinds = []string{string(sandbox.None), string(sandbox.Local), string(sandbox
 
 func (o *runOptions) flags(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if o.show && len(args) == 0 {
-			return nil
-		}
-		if len(args) == 0 {
+		if len(args) == 0 && !o.showRules {
 			return usagef("%s needs a command, such as: %s -- npm install", cmd.CommandPath(), cmd.CommandPath())
 		}
 		return nil
@@ -114,7 +110,7 @@ func (o *runOptions) flags(cmd *cobra.Command) {
 	f.StringVar(&o.image, "image", "", "image of the container (docker)")
 	f.StringVar(&o.docker, "docker", "", "docker, podman, nerdctl, or a path to one that takes the same flags (docker)")
 	f.StringVar(&o.workspace, "workspace", "", "where the container has the project, or "+ownPath+" for where the host has it (docker; default "+defaultWorkspace+")")
-	f.BoolVar(&o.show, "show-rules", false, "print the rules that apply, and run nothing")
+	f.BoolVar(&o.showRules, "show-rules", false, "print what the sandbox lets a command do, and run nothing; rules of your own go into rewindfs/sandbox.toml in your directory for settings")
 	completeFlag(cmd, "sandbox", kinds)
 	completeFlag(cmd, "network", networks)
 }

@@ -60,10 +60,12 @@ type machine struct {
 	sessions  func(context.Context) ([]session.Listed, error)
 	engine    func(cli string) (*sandbox.Engine, error)
 	rules     func() (sandbox.Rules, error)
+	sandboxes func() sandbox.Machine
 }
 
 func thisMachine() *machine {
 	return &machine{
+		sandboxes: sandbox.Examine,
 		device:    "/dev/fuse",
 		fuseConf:  "/etc/fuse.conf",
 		release:   kernelRelease(),
@@ -123,6 +125,7 @@ func (m *machine) examine(ctx context.Context) []finding {
 	out := append([]finding{m.checkDevice(), m.checkRight(), m.checkAllowOther()}, m.checkDocker(ctx)...)
 	out = append(out, m.checkKernel()...)
 	out = append(out, m.checkStore()...)
+	out = append(out, m.checkSandboxes()...)
 	return append(append(out, m.checkMounts(ctx)...), m.checkRules(ctx)...)
 }
 

@@ -202,3 +202,23 @@ func TestRunOnABranch(t *testing.T) {
 		t.Errorf("written to the mount point of a branch that is not mounted: %v", b)
 	}
 }
+
+// A symlink that leads out of the project is named: what is written through it is in no layer.
+func TestLinksThatLeadOut(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	out := w.run(w.mp, "--", "sh", "-c", `ln -s /etc/passwd abs; ln -s ../x up; ln -s "$0" base; ln -s sub/../../y over; mkdir d
+		ln -s ../a.txt d/ok; ln -s sub/b.txt ok; ln -s "$1/a.txt" mount; ln -s sub/../a.txt fine; rm a.txt`, w.base+"/a.txt", w.mp).want(t, 0,
+		"leads out of the project: abs -> /etc/passwd", "up -> ../x", "base -> "+w.base+"/a.txt", "over -> sub/../../y")
+	if n := strings.Count(out.err, "leads out"); n != 4 {
+		t.Errorf("%d links lead out: %s", n, out.err)
+	}
+	diff := w.rewind("diff", "base")
+	diff.want(t, 0, "abs  (symlink)  -> /etc/passwd  [leads out of the project]")
+	if n := strings.Count(diff.out, "leads out"); n != 4 {
+		t.Errorf("%s", diff.out)
+	}
+	w.rewind("rollback", "base").want(t, 0)
+	w.same("ls -A $M $B", w.base+":\na.txt\nsub\n\n"+w.mp+":\na.txt\nsub\n")
+	w.unmount()
+}

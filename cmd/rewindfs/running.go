@@ -64,7 +64,7 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 	if err != nil {
 		return err
 	}
-	if o.show {
+	if o.showRules {
 		return a.showRules(sandbox.Kind(o.kind), rules)
 	}
 	p, err := a.placeFor(ctx, o)
@@ -212,6 +212,7 @@ func (a *app) finishRun(res *ran) error {
 		a.note("rewindfs: refused: write to %s (allow it with %s)", showName(r.PathName), show(r.Flag))
 	}
 	a.noteLeft(res.Left)
+	a.noteLinks(res.Changes)
 	if b := res.RolledBack; b != nil && b.Noop {
 		a.note("rewindfs: exit code %d; it had changed nothing, so nothing was taken back", res.ExitCode)
 	} else if b != nil {
@@ -233,6 +234,21 @@ func (a *app) noteLeft(pids []int) {
 		}
 		name := strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
 		a.note("rewindfs: still running: %d  %s", pid, show(clipText(name, 200)))
+	}
+}
+
+// noteLinks names symlinks among changes that lead out of the project.
+func (a *app) noteLinks(changes []control.Change) {
+	n := 0
+	for i := range changes {
+		if changes[i].LeadsOut == nil {
+			continue
+		}
+		if n++; n > maxShown {
+			a.note("rewindfs: … and more")
+			return
+		}
+		a.note("rewindfs: leads out of the project: %s -> %s (what is written through it cannot be taken back)", showName(changes[i].PathName), showName(*changes[i].LeadsOut))
 	}
 }
 

@@ -135,6 +135,9 @@ func (l *layout) needed() {
 			continue
 		}
 		at, from := l.resolve(path)
+		if within(at, s.Project) {
+			continue // that is the mount
+		}
 		p := l.view.at(at)
 		if p != nil && slices.Contains(l.private, p.At) && p.At != at && exists(from) {
 			l.view.set(point{At: at, What: bind, From: from, ReadOnly: true})

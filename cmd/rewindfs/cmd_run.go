@@ -15,21 +15,20 @@ import (
 
 // runOptions are the flags of run and exec.
 type runOptions struct {
-	verb     string // run or exec
-	label    *string
-	rollback bool // take back what a command that fails has changed
-	kind     string
-	timeout  time.Duration
-	network  string
-	allow    []string
-	deny     []string
-	hide     []string
-	env      []string
-	limits   []string
-	image    string
-	docker   string
-
-	showRules bool
+	verb      string // run or exec
+	label     *string
+	rollback  bool // take back what a command that fails has changed
+	kind      string
+	timeout   time.Duration
+	network   string
+	allow     []string
+	deny      []string
+	hide      []string
+	env       []string
+	limits    []string
+	image     string
+	docker    string
+	showRules bool // and run nothing
 }
 
 const sandboxHelp = `The command sees the project at the path where it was called: in the project's own directory at that, in the mount at the mount's. Terminal, pipes,
@@ -122,13 +121,13 @@ func (o *runOptions) rules() (r sandbox.Rules, err error) {
 	if !slices.Contains(kinds, o.kind) {
 		return r, usagef("--sandbox %s: use %s", show(o.kind), strings.Join(kinds, ", "))
 	}
-	if o.timeout < 0 {
-		return r, usagef("--timeout %s: it must be more than 0", o.timeout)
-	}
 	if kind != sandbox.None {
 		if r, err = sandbox.HostRules(os.Environ()); err != nil {
-			return r, err
+			return r, failf(exitSandbox, "%w", err)
 		}
+	}
+	if o.timeout < 0 {
+		return r, usagef("--timeout %s: it must be more than 0", o.timeout)
 	}
 	r.Network = o.network
 	switch {

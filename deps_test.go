@@ -54,6 +54,7 @@ var onlyIn = map[string]struct {
 	"github.com/hanwen/go-fuse":   {"fs fs/transport", "layers must be testable without a mount"},
 	"github.com/spf13/cobra":      {"cmd/rewindfs", "what a command does is decided in session"},
 	"github.com/spf13/pflag":      {"cmd/rewindfs", "what a command does is decided in session"},
+	"github.com/landlock-lsm":     {"sandbox", "what commands are refused is decided there"},
 	"github.com/oklog/ulid":       {"journal", "ids are made in one place"},
 	"pgregory.net/rapid":          {"internal/fsops internal/twin", "it is for tests"},
 	"github.com/stretchr/testify": {"", "tests compare with the standard library"},

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os/exec"
 	"syscall"
+
+	"github.com/rewindfs/rewindfs/internal/proctree"
 )
 
 // backend starts the process that becomes the command.
@@ -25,8 +27,27 @@ type running struct {
 	// stop is called when cmd has ended; it gives back what was made for it, and returns the writes that were refused.
 	// It may start a process that answers for what the command has left running (see relay): look for that before.
 	stop func() []Refusal
+	// away is set for a command whose processes are not those of cmd, which a daemon starts for it.
+	away *away
 	// notes are for Outcome.Notes.
 	notes []string
+}
+
+// away is what is different about a command that a daemon runs: cmd stands for it, and passes on what goes in and comes out.
+type away struct {
+	// settle is called when all processes of the command should have ended: it makes sure that cmd does.
+	settle func()
+	// finish is called when cmd has ended: it ends the command, if that goes on all the same.
+	finish func()
+	// verdict is called then, unless a signal has ended cmd: it says why the command has not run, if that is what the exit code means.
+	verdict func(exitCode int) error
+}
+
+// awayBackend is a backend of such commands.
+type awayBackend interface {
+	backend
+	// tree finds the processes of the command that is started next.
+	tree() proctree.Tree
 }
 
 // Exit codes for commands that did not run.

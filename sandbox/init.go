@@ -45,7 +45,6 @@ type report struct {
 	// Stage and Err say why nothing runs. ExitCode is for the user.
 	Stage    string `json:",omitempty"`
 	Err      string `json:",omitempty"`
-	Errno    int    `json:",omitempty"`
 	ExitCode int    `json:",omitempty"`
 
 	// Notes are for Outcome.Notes.
@@ -99,10 +98,6 @@ func Init() (exitCode int, mine bool) {
 		var f *failure
 		if errors.As(err, &f) {
 			r.Stage, r.ExitCode = f.stage, f.exitCode
-		}
-		var errno syscall.Errno
-		if errors.As(err, &errno) {
-			r.Errno = int(errno)
 		}
 		code = r.ExitCode
 		tell(r)

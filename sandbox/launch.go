@@ -95,11 +95,7 @@ func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
 		if r.Err != "" {
 			link.close()
 			cmd.Wait()
-			err := errors.New(r.Err)
-			if r.Errno != 0 {
-				err = &errnoError{r.Err, syscall.Errno(r.Errno)}
-			}
-			return nil, &failure{r.Stage, r.ExitCode, err}
+			return nil, &failure{r.Stage, r.ExitCode, errors.New(r.Err)}
 		}
 		if r.Runs {
 			run.status, run.signal = link.follow(cmd.Process.Pid), link.signal
@@ -115,15 +111,6 @@ func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
 	}
 	return run, nil
 }
-
-// errnoError is an error that was told by another process.
-type errnoError struct {
-	text  string
-	errno syscall.Errno
-}
-
-func (e *errnoError) Error() string { return e.text }
-func (e *errnoError) Unwrap() error { return e.errno }
 
 // spacesErrno reports whether clone(2) says that it makes no such namespaces: forbidden, bounded, unknown.
 func spacesErrno(err error) bool {

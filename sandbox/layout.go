@@ -224,13 +224,12 @@ func absolute(path string, s *Spec) string {
 	return filepath.Clean(path)
 }
 
-// tmpDir is the directory on the host that is /tmp in Local: one for each mount, so that commands of a session find what others left there,
-// in the user's temporary directory, which the system cleans.
+// tmpTop holds the private temporary directories of this user, in that of the host, which the system cleans.
+func tmpTop() string { return filepath.Join(os.TempDir(), "rewindfs-"+strconv.Itoa(os.Geteuid())) }
+
+// tmpDir is the directory on the host that is /tmp in Local: one for each mount, so that commands of a session find what others left there.
 func tmpDir(mount string) (string, error) {
-	top := filepath.Join(os.TempDir(), "rewindfs-"+strconv.Itoa(os.Geteuid()))
-	if err := os.Mkdir(top, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", err
-	}
+	top := tmpTop()
 	// Anybody can make a directory of this name first.
 	var st unix.Stat_t
 	if err := unix.Lstat(top, &st); err != nil {
@@ -245,6 +244,9 @@ func tmpDir(mount string) (string, error) {
 
 // makeTmp makes the private directories for a mount that are missing.
 func makeTmp(mount string) (tmp, varTmp string, err error) {
+	if err := os.Mkdir(tmpTop(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", "", err
+	}
 	dir, err := tmpDir(mount)
 	if err != nil {
 		return "", "", err
@@ -261,6 +263,9 @@ func makeTmp(mount string) (tmp, varTmp string, err error) {
 
 // RemoveTemp removes the private temporary directory of commands that ran in a mount.
 func RemoveTemp(mount string) error {
+	if !exists(tmpTop()) {
+		return nil
+	}
 	dir, err := tmpDir(mount)
 	if err != nil {
 		return err

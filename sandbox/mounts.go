@@ -27,8 +27,6 @@ type point struct {
 	// From is what a bind shows and what hidden takes out of sight, as a path on the host.
 	From     string
 	ReadOnly bool
-	// Optional: where it cannot be made there is nothing at At worth the trouble.
-	Optional bool
 	// Of a tmpfs: its size in bytes, 0 is the kernel's bound, half of the memory; and its mode, 0 is 0755.
 	Size int64
 	Mode uint32
@@ -87,9 +85,6 @@ func (v *view) make() error {
 	var covers []string
 	for i, p := range v.Points {
 		if err := p.put(held[i]); err != nil {
-			if p.Optional {
-				continue
-			}
 			return fmt.Errorf("show %s: %w", p.At, err)
 		}
 		if p.What == tmpfs && p.ReadOnly || p.What == devices {
@@ -125,16 +120,14 @@ func (v *view) hold() ([]int, error) {
 			continue
 		}
 		fd, err := clone(p.From, p.ReadOnly)
-		if err != nil && !p.Optional {
+		if err != nil {
 			err = fmt.Errorf("take hold of %s: %w", p.From, err)
 			if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
 				err = &failure{stageSpaces, ExitSandbox, err}
 			}
 			return nil, err
 		}
-		if err == nil {
-			held[i] = fd
-		}
+		held[i] = fd
 	}
 	if len(hide) == 0 {
 		return held, nil

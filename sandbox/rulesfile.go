@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -15,12 +16,17 @@ import (
 
 // RulesFile is the name of the file with the user's own rules, below rewindfs in the directory for settings. It has lists:
 //
-//	allow    = ["~/go/bin"]        # may be written to, in local and ns
+//	allow    = ["~/go/bin"]        # may be written to
 //	deny     = ["~/.cache/mine"]   # may not, whatever else says so
 //	hide     = ["~/letters"]       # cannot be seen in ns
 //	env      = ["GITHUB_TOKEN"]    # variables that are let through, or NAME=VALUE
 //	writable = ["~/.cache"]        # takes the place of the caches that may be written to in local
 //	secrets  = ["~/.ssh"]          # takes the place of what cannot be seen in ns
+//
+//	[docker]
+//	cli       = "podman"           # docker, podman, nerdctl, or a path
+//	image     = "debian:stable"    # of the containers
+//	workspace = "/workspace"       # where they have the project, or "same" for where the host has it
 //
 // Paths may begin with ~ or a variable, and have wildcards; what is not there is passed over. Nothing that a project
 // has is read: whoever is to be held by rules must not make them.
@@ -77,13 +83,16 @@ func readBounded(file string) ([]byte, error) {
 }
 
 func parseRules(text string, env []string) (Rules, error) {
-	var f struct{ Allow, Deny, Hide, Env, Writable, Secrets []string }
+	var f struct {
+		Allow, Deny, Hide, Env, Writable, Secrets []string
+		Docker                                    struct{ CLI, Image, Workspace string }
+	}
 	meta, err := toml.Decode(text, &f)
 	if err != nil {
 		return Rules{}, err
 	}
 	if unknown := meta.Undecoded(); len(unknown) > 0 { // a rule that is misspelled must not be one that is not kept
-		return Rules{}, fmt.Errorf("%s is not known: there are allow, deny, hide, env, writable and secrets", unknown[0])
+		return Rules{}, fmt.Errorf("%s is not known: there are allow, deny, hide, env, writable, secrets and [docker] with cli, image and workspace", unknown[0])
 	}
 	for _, path := range slices.Concat(f.Allow, f.Deny, f.Hide, f.Writable, f.Secrets) {
 		if !filepath.IsAbs(path) && !strings.HasPrefix(path, "~/") && !strings.HasPrefix(path, "$") {
@@ -93,6 +102,7 @@ func parseRules(text string, env []string) (Rules, error) {
 	return Rules{
 		Allow: expand(f.Allow, env, true), Deny: expand(f.Deny, env, true), Hide: expand(f.Hide, env, false),
 		Env: f.Env, Writable: f.Writable, Secrets: f.Secrets,
+		Docker: DockerRules{CLI: f.Docker.CLI, Image: f.Docker.Image, Workspace: f.Docker.Workspace},
 	}, nil
 }
 
@@ -121,6 +131,9 @@ func ShowRules(w io.Writer, kind Kind, r Rules, env []string) {
 	case NS:
 		fmt.Fprintln(w, "can be written to: the project, /tmp, /var/tmp and /dev/shm of the command's own, plain devices")
 		list("out of sight (secrets in "+RulesFile+" takes their place)", home(expand(r.secrets(), env, false)))
+	case Docker:
+		fmt.Fprintln(w, "can be seen: the project, the image, and what --allow names; can be written to: the project, /tmp and /var/tmp of the session's own")
+		list("image", []string{cmp.Or(r.Docker.Image, "(none is set)")})
 	}
 	list("--allow", home(slices.Clone(r.Allow)))
 	list("--deny", home(slices.Clone(r.Deny)))

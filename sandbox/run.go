@@ -32,6 +32,8 @@ func backendOf(k Kind) (backend, error) {
 		return local{}, nil
 	case NS:
 		return ns{}, nil
+	case Docker:
+		return newDocker(), nil
 	}
 	return nil, &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("there is no sandbox %q", k), Do: "use none, local, ns or docker"}
 }
@@ -68,7 +70,7 @@ func (s Spec) run(ctx context.Context, b backend) (Outcome, error) {
 		return Outcome{}, &Error{ExitCode: ExitSandbox, Err: err}
 	}
 	defer done()
-	w := &watcher{tree: proctree.ByDescent(), states: make(chan change), signals: make(chan os.Signal, 16)}
+	w := &watcher{tree: treeOf(b), states: make(chan change), signals: make(chan os.Signal, 16)}
 	defer w.tree.Close()
 	w.listen()
 	defer signal.Stop(w.signals)
@@ -89,8 +91,18 @@ func (s Spec) run(ctx context.Context, b backend) (Outcome, error) {
 	out := Outcome{Notes: w.cmd.notes}
 	err = w.wait(ctx, &s, &out)
 	out.Duration = time.Since(began)
-	w.end(&out)
+	if failed := w.end(&out); err == nil {
+		err = failed
+	}
 	return out, err
+}
+
+// treeOf is what finds the processes of a command of this backend.
+func treeOf(b backend) proctree.Tree {
+	if a, ok := b.(awayBackend); ok {
+		return a.tree()
+	}
+	return proctree.ByDescent()
 }
 
 // watcher watches over one command.
@@ -202,6 +214,9 @@ func (w *watcher) stopAll(grace time.Duration) {
 		}
 	}()
 	_, w.stuck = proctree.Stop(w.tree, grace)
+	if w.cmd.away != nil {
+		w.cmd.away.settle()
+	}
 }
 
 // pass sends a signal that came to us on to the command. It is in our process group, so what the terminal sends, it has
@@ -211,7 +226,7 @@ func (w *watcher) pass(sig os.Signal) {
 	case syscall.SIGTTIN, syscall.SIGTTOU:
 		return
 	case syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTSTP:
-		if w.term.ours() {
+		if w.term.ours() && (w.cmd.away == nil || sig == syscall.SIGTSTP) {
 			return
 		}
 	case syscall.SIGCONT:
@@ -225,14 +240,17 @@ func (w *watcher) pass(sig os.Signal) {
 	}
 }
 
-// end reaps the command and says how it ended.
-func (w *watcher) end(out *Outcome) {
+// end reaps the command and says how it ended. The error is that it turns out not to have run.
+func (w *watcher) end(out *Outcome) error {
 	status := syscall.WaitStatus(syscall.SIGKILL) // of one that is stuck in the kernel in spite of it
 	if !slices.Contains(w.stuck, w.cmd.cmd.Process.Pid) {
 		// Its exit code is no error; whatever else went wrong, the state says.
 		_ = w.cmd.cmd.Wait()
 		status, _ = w.cmd.cmd.ProcessState.Sys().(syscall.WaitStatus)
 		status = w.cmd.status(status)
+	}
+	if w.cmd.away != nil {
+		w.cmd.away.finish()
 	}
 	out.Left = w.tree.Members()
 	out.Refused = w.cmd.stop()
@@ -248,4 +266,8 @@ func (w *watcher) end(out *Outcome) {
 		out.Signal = unix.SignalName(status.Signal())
 	}
 	w.term.restore(status.Signaled())
+	if w.cmd.away != nil && !out.TimedOut && status.Exited() {
+		return w.cmd.away.verdict(status.ExitStatus())
+	}
+	return nil
 }

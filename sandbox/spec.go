@@ -70,6 +70,9 @@ type DockerRules struct {
 	CLI       string // docker, podman, nerdctl, or a path
 	Image     string
 	Workspace string // where the project is in the container; "" for its own path
+	// Register names the container of the session that is made by engine with these settings (a hash), after it has noted that it has
+	// to be removed when the session ends.
+	Register func(engine *Engine, settings string) (name string, err error) `json:"-"`
 }
 
 // Outcome is how a command ended.

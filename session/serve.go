@@ -23,6 +23,7 @@ func (s *Session) routes() {
 	handle(s, "POST "+control.PathRedo, (*Session).Redo)
 	handle(s, "POST "+control.PathRestore, (*Session).Restore)
 	handle(s, "POST "+control.PathUnmount, (*Session).Unmount)
+	handle(s, "POST "+control.PathContainer, (*Session).Container)
 	handleStream(s, "POST "+control.PathCommit, (*Session).Commit)
 	handleStream(s, "POST "+control.PathDiff, (*Session).Diff)
 	handleStream(s, "POST "+control.PathPatch, (*Session).Patch)

@@ -123,6 +123,7 @@ func (s *Session) start(old *Record) error {
 	if err := s.dropOldStaged(); err != nil {
 		s.log.Warn("an unfinished import is still there", "error", err)
 	}
+	s.dropStaleContainers()
 	s.bringBack()
 	s.log.Info("mounted", "base", s.o.Base, "mountpoint", s.o.Mountpoint, "generation", s.record.Generation, "cache", s.o.CacheMode, "version", s.o.Version)
 	return nil
@@ -164,6 +165,9 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 		case <-idle.C:
 			keeper.tick(s.requests())
 			gc.tick(working, s)
+			for _, b := range s.sessions() {
+				b.endUnseen()
+			}
 		}
 	}
 	enough()
@@ -214,9 +218,10 @@ const patience = 3 * time.Second
 // until forced; then it detaches the mount, so that stopping never hangs. What was
 // written is safe either way.
 func (s *Session) takeDown(force <-chan struct{}) {
+	s.endContainers()
 	err := s.mount.Unmount(false)
 	if err == nil {
-		<-s.ended
+		s.letGo(false)
 		return
 	}
 	if s.gone() {
@@ -236,7 +241,7 @@ func (s *Session) takeDown(force <-chan struct{}) {
 			waiting = false
 		case <-retry.C:
 			if s.mount.Unmount(false) == nil {
-				<-s.ended
+				s.letGo(false)
 				return
 			}
 		}
@@ -289,6 +294,9 @@ func (s *Session) release() error {
 		if b.made {
 			b.removeMountpoint(b.o.Mountpoint)
 		}
+	}
+	if s.mount != nil {
+		s.forgetContainers(func(heldContainer) bool { return true })
 	}
 	if s.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closing)

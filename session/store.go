@@ -59,6 +59,8 @@ type store struct {
 	committing sync.Mutex    // held by the one who writes to the host; taken before all others
 	committed  atomic.Uint64 // the layer that is being written to the host, 0 for none
 
+	containersMu sync.Mutex // guards the file of containers; innermost
+
 	recordMu sync.Mutex
 	record   Record // what changes while the daemon runs is guarded by recordMu
 

@@ -28,6 +28,7 @@ type runOptions struct {
 	limits    []string
 	image     string
 	docker    string
+	workspace string
 	showRules bool // and run nothing
 }
 
@@ -108,6 +109,7 @@ func (o *runOptions) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&o.limits, "limit", nil, "processes=N, memory=SIZE, cpus=N, tmp=SIZE or file=SIZE (more than once)")
 	f.StringVar(&o.image, "image", "", "image of the container (docker)")
 	f.StringVar(&o.docker, "docker", "", "docker, podman, nerdctl, or a path to one that takes the same flags (docker)")
+	f.StringVar(&o.workspace, "workspace", "", "where the container has the project, or "+ownPath+" for where the host has it (docker; default "+defaultWorkspace+")")
 	f.BoolVar(&o.showRules, "show-rules", false, "print what the sandbox lets a command do, and run nothing; rules of your own go into rewindfs/sandbox.toml in your directory for settings")
 	completeFlag(cmd, "sandbox", kinds)
 	completeFlag(cmd, "network", networks)
@@ -158,9 +160,10 @@ func (o *runOptions) rules() (r sandbox.Rules, err error) {
 		}
 	}
 	r.Env = append(r.Env, o.env...)
-	r.Docker = sandbox.DockerRules{CLI: o.docker, Image: o.image}
-	r.Limits, err = limitsOf(o.limits)
-	return r, err
+	if r.Limits, err = limitsOf(o.limits); err != nil {
+		return r, err
+	}
+	return r, o.dockerRules(&r.Docker)
 }
 
 // limitsOf reads the values of --limit.

@@ -58,6 +58,8 @@ type machine struct {
 	helper    func() (string, error) // finds fusermount3
 	statfs    func(string) (kind int64, free uint64, err error)
 	sessions  func(context.Context) ([]session.Listed, error)
+	engine    func(cli string) (*sandbox.Engine, error)
+	rules     func() (sandbox.Rules, error)
 	sandboxes func() sandbox.Machine
 }
 
@@ -89,6 +91,8 @@ func thisMachine() *machine {
 			}
 			return reg.List(ctx)
 		},
+		engine: func(cli string) (*sandbox.Engine, error) { return sandbox.FindEngine(cli, os.Environ()) },
+		rules:  func() (sandbox.Rules, error) { return sandbox.HostRules(os.Environ()) },
 	}
 }
 
@@ -118,7 +122,7 @@ func inContainer() bool {
 }
 
 func (m *machine) examine(ctx context.Context) []finding {
-	out := []finding{m.checkDevice(), m.checkRight(), m.checkAllowOther()}
+	out := append([]finding{m.checkDevice(), m.checkRight(), m.checkAllowOther()}, m.checkDocker(ctx)...)
 	out = append(out, m.checkKernel()...)
 	out = append(out, m.checkStore()...)
 	out = append(out, m.checkSandboxes()...)

@@ -37,6 +37,8 @@ func goodMachine(t *testing.T) *machine {
 		helper:    func() (string, error) { return helper, nil },
 		statfs:    func(string) (int64, uint64, error) { return 0xef53, 100 << 30, nil },
 		sessions:  func(context.Context) ([]session.Listed, error) { return nil, nil },
+		engine:    func(string) (*sandbox.Engine, error) { return nil, errors.New("none") },
+		rules:     func() (sandbox.Rules, error) { return sandbox.Rules{}, nil },
 		sandboxes: func() sandbox.Machine { return sandbox.Machine{Landlock: 6} },
 	}
 }

@@ -72,6 +72,7 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 		return err
 	}
 	defer p.client.Close()
+	rules.Docker.Register = announces(ctx, p.client)
 	p.client.Timeout = moveTime
 	spec := p.spec(argv, rules.Env)
 	spec.Kind, spec.Rules, spec.Timeout = sandbox.Kind(o.kind), rules, o.timeout

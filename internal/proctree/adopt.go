@@ -14,7 +14,7 @@ import (
 
 // Adopt makes this process the parent of its descendants whose own parents have ended, so that none of them
 // can get out of sight, until the function that it returns is called. Those that end meanwhile are reaped; children that this
-// process has, or starts with a Tree, are not. It must start no other child meanwhile.
+// process has, or starts with a Tree, are not. It must start no other child meanwhile, but in Apart.
 func Adopt() (done func(), err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("become the parent of orphans: %w", err)

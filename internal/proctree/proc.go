@@ -16,6 +16,7 @@ import (
 type search struct {
 	mark   string // entry of the environment that the command was started with; "" for none
 	adopts bool   // orphans become children of this process, see Adopt
+	away   bool   // the command is none of them, see Elsewhere
 	leader int    // the command's pid
 	// session is that of this process: who is in it need not be ours.
 	session int
@@ -38,6 +39,16 @@ func ByMark(mark string) Tree { return &search{mark: mark} }
 // ByDescent finds all descendants of the command, and those of orphans that this process has adopted since the
 // command was started. It serves a process that calls Adopt, and starts nothing else while the command runs.
 func ByDescent() Tree { return &search{adopts: true} }
+
+// Elsewhere finds processes with mark in their environment, and those descended from one, anywhere on the machine: those that a
+// daemon starts for a command, which is not one of them. It can be used without a start.
+func Elsewhere(mark string) Tree {
+	b := &search{mark: mark, away: true, seen: make(map[int]string), bare: make(map[int]string)}
+	if s, err := readStat(os.Getpid()); err == nil {
+		b.since = s.ticks() // they are younger than who asked for them
+	}
+	return b
+}
 
 func (b *search) Name() string                 { return "proc" }
 func (b *search) prepare(*syscall.SysProcAttr) {}
@@ -187,7 +198,7 @@ func (b *search) find(found func(procStat)) []int {
 		in[s.pid], sessions[s.session], b.seen[s.pid] = true, s.session != b.session, s.start
 	}
 	scan(func(s procStat) {
-		if s.pid == b.leader || s.session == b.leader || s.group == b.leader || b.seen[s.pid] == s.start || in[s.parent] || sessions[s.session] || b.adopted(s) || b.marked(s) {
+		if b.own(s) || b.seen[s.pid] == s.start || in[s.parent] || sessions[s.session] || b.adopted(s) || b.marked(s) {
 			add(s)
 		} else {
 			others = append(others, s)
@@ -207,6 +218,11 @@ func (b *search) find(found func(procStat)) []int {
 		pids = append(pids, pid)
 	}
 	return pids
+}
+
+// own says whether the process is the command, or of its session or group.
+func (b *search) own(s procStat) bool {
+	return !b.away && (s.pid == b.leader || s.session == b.leader || s.group == b.leader)
 }
 
 // adopted says whether the process is an orphan that came to us while the command ran.
@@ -247,7 +263,9 @@ func (b *search) marked(s procStat) bool {
 
 func (b *search) Signal(sig syscall.Signal) {
 	// The group first, if it is the command's own: the kernel does that in one go, so that none of it can fork its way out.
-	syscall.Kill(-b.leader, sig)
+	if !b.away {
+		syscall.Kill(-b.leader, sig)
+	}
 	// At once, not after the scan: it may have become somebody else by then.
 	b.find(func(s procStat) {
 		signalIf(s.pid, sig, func() bool {

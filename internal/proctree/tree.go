@@ -56,6 +56,13 @@ func StartBy(t Tree, start func(prepare func(*exec.Cmd)) (int, error)) error {
 	return err
 }
 
+// Apart runs fn, which may start children and wait for their end, in a process that adopts orphans: see Adopt.
+func Apart(fn func()) {
+	starting.Lock()
+	defer starting.Unlock()
+	fn()
+}
+
 // Stop ends all processes of t: those that are there are asked to go, and after the grace period
 // made to. It returns how many there were at first, and which remained.
 func Stop(t Tree, grace time.Duration) (ended int, survivors []int) {

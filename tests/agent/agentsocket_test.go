@@ -16,6 +16,7 @@ import (
 var forHosts = []string{
 	"POST Unmount", "POST Commit", "POST Runs", "POST RunsEnd", "POST Policy", "POST Budget", "POST Collect", "POST Delete", "POST GC", "POST Fsck",
 	"POST Merge", "POST Fork", "POST BranchMount", "POST BranchDrop", "GET Export", "PUT Import",
+	"POST Container",    // the daemon runs what it is given
 	"POST Verification", // what a verifier says is not for the one that is verified to say
 }
 

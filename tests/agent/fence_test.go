@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -52,6 +53,7 @@ func mutating(ids map[string]string) []request {
 		{route: "POST Reject", path: control.PathReject, body: `{"ref":"` + ids["recorded"] + `"}`},
 		{route: "POST Collect", path: control.PathCollect, body: `{"before_ms":0}`},
 		{route: "POST Delete", path: control.PathDelete, body: `{"ref":"one"}`},
+		{route: "POST Container", path: control.PathContainer, body: `{"cli":"/bin/true","env":[],"settings":"00c0ffee"}`},
 		{route: "POST Undo", path: control.PathUndo, body: `{}`},
 		{route: "POST Redo", path: control.PathRedo, body: `{}`},
 		{route: "POST Rollback", path: control.PathRollback, body: `{"ref":"base"}`},
@@ -164,6 +166,8 @@ func (r *rig) state() state {
 	for _, thread := range []string{"main", "other"} {
 		add("thread "+thread, r.raw("", thread), nil)
 	}
+	containers, err := os.ReadFile(filepath.Join(r.m.Store, "containers.json"))
+	add("containers", string(containers), err)
 	events := map[ledger.Kind]int{}
 	err = ledger.Read(session.LedgerDir(r.m.Store), ledger.Filter{}, func(rec *ledger.Record) error {
 		if rec.Kind != ledger.KindFenced { // that something was refused may be recorded

@@ -64,8 +64,8 @@ type world struct {
 	pid, otherPID int // of the daemons
 }
 
-// newWorld makes one. Everything belongs to the user as.
-func newWorld(t *testing.T, as uint32) *world {
+// newWorld makes one. Everything belongs to the user as. The project is mounted with more arguments.
+func newWorld(t *testing.T, as uint32, args ...string) *world {
 	t.Helper()
 	w := &world{t: t, as: as, before: make(map[string]*fstree.Tree)}
 	var err error
@@ -96,7 +96,7 @@ func newWorld(t *testing.T, as uint32) *world {
 	}
 	ok(t, os.Chmod(w.around, 0o755))
 	env := []string{"SERVICE_TOKEN=" + secret, "HOME=" + w.home, "SSH_AUTH_SOCK=" + filepath.Join(w.around, "agent")}
-	w.m = mounttest.New(t, mounttest.Options{As: as, Loose: true, Fill: fill, Env: env})
+	w.m = mounttest.New(t, mounttest.Options{As: as, Loose: true, Fill: fill, Env: env, Args: args})
 	state := "XDG_STATE_HOME=" + filepath.Join(w.m.Top, "state")
 	w.other = mounttest.New(t, mounttest.Options{As: as, Fill: fill, Env: append(env, state)})
 	w.pid, w.otherPID = w.m.PID(), w.other.PID()

@@ -32,19 +32,19 @@ var mayImport = map[string]string{
 	"memory/valid":    "memory/convo",
 	"memory":          "kv memory/convo memory/valid",
 	"ledger":          "",
-	"verify":          "",
+	"verify":          "internal/capture internal/proctree",
 	"budget":          "",
 	"linediff":        "",
 	"hunks":           "linediff",
 	"merge3":          "linediff",
 	"paths":           "",
 	"control":         "",
-	"session":         "kv cas layers patch hunks apply fs fs/transport journal memory memory/convo ledger budget control archive paths",
+	"session":         "kv cas layers patch hunks apply fs fs/transport journal memory memory/convo ledger budget control archive paths internal/secret",
 	"bench":           "control session",
-	"cmd/rewindfs":    "bench control hunks sandbox session memory memory/convo memory/valid ledger verify budget paths",
+	"cmd/rewindfs":    "bench control hunks sandbox session memory memory/convo memory/valid ledger verify budget paths internal/capture internal/secret",
 	"archive":         "layers",
 	"internal/fstree": "",
-	"sandbox":         "",
+	"sandbox":         "internal/capture internal/proctree internal/secret",
 }
 
 // onlyIn names modules of others that only certain packages may know, and why.
@@ -56,10 +56,11 @@ var onlyIn = map[string]struct {
 	"github.com/hanwen/go-fuse":   {"fs fs/transport", "layers must be testable without a mount"},
 	"github.com/spf13/cobra":      {"cmd/rewindfs", "what a command does is decided in session"},
 	"github.com/spf13/pflag":      {"cmd/rewindfs", "what a command does is decided in session"},
+	"github.com/landlock-lsm":     {"sandbox", "what commands are refused is decided there"},
 	"github.com/oklog/ulid":       {"journal", "ids are made in one place"},
 	"pgregory.net/rapid":          {"internal/fsops internal/twin", "it is for tests"},
 	"github.com/stretchr/testify": {"", "tests compare with the standard library"},
-	"golang.org/x/sys/unix":       {"kv cas layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
+	"golang.org/x/sys/unix":       {"kv cas layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/proctree internal/twin", "control and journal need no system calls of their own"},
 }
 
 type goPackage struct {

@@ -192,11 +192,27 @@ type Checkpoint struct {
 	Dropped      bool              `json:"dropped,omitempty"`  // not in the line of the head
 }
 
+// What to do when other processes hold files of the mount open, which a movement of the head may take from under them.
+const (
+	BusyGoOn = ""     // name them, and go on
+	BusyFail = "fail" // refuse
+	BusyWait = "wait" // wait for them, see WhenBusy.WaitMS, then refuse
+	BusyKill = "kill" // end them, by SIGKILL in the end
+)
+
+// WhenBusy says what to do about processes that hold files of the mount open. Those that the caller descends from do not count: they wait
+// for it. WaitMS bounds BusyWait, in milliseconds; 0 is a minute.
+type WhenBusy struct {
+	IfBusy string `json:"if_busy,omitempty"`
+	WaitMS int64  `json:"wait_ms,omitempty"`
+}
+
 // RollbackRequest asks for the state of checkpoint Ref. DryRun only tells what
 // would happen. Touch gives what differs the present time, for build tools outside
 // of the mount that look for newer files.
 type RollbackRequest struct {
 	Carried
+	WhenBusy
 	Ref    string `json:"ref"`
 	DryRun bool   `json:"dry_run,omitempty"`
 	Touch  bool   `json:"touch,omitempty"`
@@ -210,6 +226,7 @@ type RollbackRequest struct {
 // UndoRequest asks to go N steps back to states that head movements left; 0 means 1.
 type UndoRequest struct {
 	Carried
+	WhenBusy
 	N         int  `json:"n,omitempty"`
 	FilesOnly bool `json:"files_only,omitempty"`
 }
@@ -319,6 +336,8 @@ type Change struct {
 	Content    bool   `json:"content"`           // the content may differ, not only metadata
 	Kept       bool   `json:"kept,omitempty"`    // a rollback leaves the path as it is, see PathRules
 	Ignored    bool   `json:"ignored,omitempty"` // a commit leaves it out
+	// LeadsOut is where a symlink leads that leaves the project: what is written through it is in no layer.
+	LeadsOut *PathName `json:"leads_out,omitempty"`
 }
 
 // DiffSummary closes a diff. From and To name the two states as resolved.

@@ -46,7 +46,9 @@ type Rules struct {
 	Allow, Deny []string
 	// Hide are paths that cannot be seen in NS, besides those of Secrets.
 	Hide []string
-	// Env are names of variables that stay in spite of looking like secrets.
+	// Writable and Secrets take the place of DefaultWritable and DefaultSecrets, unless they are nil.
+	Writable, Secrets []string
+	// Env are names of variables that stay in spite of looking like secrets, or NAME=VALUE.
 	Env []string
 	// Network is "host" or "none".
 	Network string
@@ -68,6 +70,9 @@ type DockerRules struct {
 	CLI       string // docker, podman, nerdctl, or a path
 	Image     string
 	Workspace string // where the project is in the container; "" for its own path
+	// Register names the container of the session that is made by engine with these settings (a hash), after it has noted that it has
+	// to be removed when the session ends.
+	Register func(engine *Engine, settings string) (name string, err error) `json:"-"`
 }
 
 // Outcome is how a command ended.

@@ -6,6 +6,7 @@
 #   unit     the packages, with the race detector
 #   layers   random operations against a model, without a mount
 #   e2e      the binary: faults, differential, crash, disk full, users
+#   docker   commands in containers, with a Docker daemon started for it, and Podman
 #   race     the differential test again, on a daemon with the race detector
 #   real     the examples; git, go, npm, sqlite, tar, rsync... in a mount (short form)
 # --quick   no race detector, few random sequences; leaves out race and real
@@ -20,17 +21,17 @@ set -uo pipefail
 parts=() quick= verbose= flags=()
 while [ $# -gt 0 ]; do
 	case "$1" in
-	-h | --help) sed -n '2,17s/^# \?//p' "$0"; exit 0 ;;
+	-h | --help) sed -n '2,18s/^# \?//p' "$0"; exit 0 ;;
 	--quick) quick=1 ;;
 	-v) verbose=1 ;;
 	--) shift; flags=("$@"); break ;;
-	format | unit | layers | e2e | race | real) parts+=("$1") ;;
+	format | unit | layers | e2e | docker | race | real) parts+=("$1") ;;
 	*) die "unknown argument $1; see --help" ;;
 	esac
 	shift
 done
 if [ ${#parts[@]} = 0 ]; then
-	parts=(format unit layers e2e race real)
+	parts=(format unit layers e2e docker race real)
 	[ -z "$quick" ] || parts=(format unit layers e2e)
 fi
 
@@ -38,6 +39,7 @@ cd "$ROOT" || exit 1
 logs=${REWINDFS_TEST_LOGS:-$(mktemp -d)}
 mkdir -p "$logs"
 passed=0 failed=0 failures=()
+under=() # what go test is run by
 
 pass() { passed=$((passed + 1)); }
 fail() { failed=$((failed + 1)); failures+=("$1"); }
@@ -53,7 +55,7 @@ check() {
 gotest() {
 	local name=$1; shift
 	local log=$logs/$name.log status p f
-	go test -v -count=1 "$@" "${flags[@]}" >"$log" 2>&1
+	"${under[@]}" go test -v -count=1 "$@" "${flags[@]}" >"$log" 2>&1
 	status=$?
 	p=$(grep -cE '^ *--- PASS' "$log") f=$(grep -cE '^ *--- FAIL' "$log")
 	if [ -n "$verbose" ]; then cat "$log"
@@ -97,6 +99,23 @@ part_e2e() {
 	[ -z "$quick" ] || export REWINDFS_TEST_MOUNT_CHECKS=${REWINDFS_TEST_MOUNT_CHECKS:-5} REWINDFS_TEST_KILLS=${REWINDFS_TEST_KILLS:-3}
 	mapfile -t pkgs < <(go list ./tests/... | grep -v layersdiff)
 	REWINDFS_BIN=$bin gotest e2e -timeout 30m "${pkgs[@]}"
+}
+
+part_docker() {
+	local engine why
+	if [ "$(id -u)" != 0 ]; then note "skip  docker: only root can start containers"; return; fi
+	need_packages dockerd:docker.io podman:podman busybox:busybox-static
+	for engine in docker podman; do
+		why=$logs/$engine-set-up.log
+		if ! scripts/with-containers.sh "$engine" true >"$why" 2>&1; then
+			note "skip  $engine:"; cat "$why"
+			grep -q 'no containers can be started here' "$why" || fail "$engine-set-up"
+			continue
+		fi
+		under=(scripts/with-containers.sh "$engine")
+		gotest "$engine" -timeout 20m -run Docker ./sandbox ./cmd/rewindfs ./tests/sandbox
+		under=()
+	done
 }
 
 part_race() {

@@ -28,7 +28,7 @@ const (
 
 // ours are the names of all that this program puts into a store directory, in the order of
 // removal: as long as the record is there, the store can be named and destroyed again.
-var ours = []string{packsName, ledgerName, kvName, logName, logName + oldLogSuffix, holdName, holdDefaultsName, holdTempName, control.SocketName, recordName + ".tmp", recordName}
+var ours = []string{packsName, ledgerName, kvName, logName, logName + oldLogSuffix, holdName, holdDefaultsName, holdTempName, control.SocketName, agentDir, containersName, containersName + ".tmp", recordName + ".tmp", recordName}
 
 // recordFormat is the version of Record that this program writes.
 const recordFormat = 1
@@ -248,6 +248,8 @@ func RemoveStore(store string) error {
 	if !isStore(store) {
 		return fmt.Errorf("%s is not a rewindfs store", store)
 	}
+	// What becomes of them is no reason to keep a store that nobody wants.
+	containersErr := RemoveContainers(store)
 	for _, name := range ours {
 		if err := os.RemoveAll(filepath.Join(store, name)); err != nil {
 			return fmt.Errorf("delete the store: %w", err)
@@ -255,6 +257,9 @@ func RemoveStore(store string) error {
 	}
 	if err := os.Remove(store); err != nil {
 		return fmt.Errorf("delete the store (its data is gone): %w", err)
+	}
+	if containersErr != nil {
+		return fmt.Errorf("the store is deleted, but a container is left: %w", containersErr)
 	}
 	return nil
 }

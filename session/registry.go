@@ -193,9 +193,9 @@ func (r *Registry) List(ctx context.Context) ([]Listed, error) {
 }
 
 // Clean clears away what a dead daemon left of l: its mounts, the mount points
-// that a daemon made, and the word "mounted" in the record. The store stays.
+// that a daemon made, its containers, and the word "mounted" in the record. The store stays.
 func Clean(l *Listed) error {
-	var errs []error
+	errs := []error{RemoveContainers(l.Store)}
 	clear := func(at string, made bool) {
 		if _, err := ClearDead(at); err != nil {
 			errs = append(errs, err)
@@ -210,13 +210,13 @@ func Clean(l *Listed) error {
 			clear(f.Mountpoint, f.MadeMountpoint)
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(errs[1:]...); err != nil {
 		return err
 	}
 	rec := l.Record
 	rec.unmounted()
 	l.MadeMountpoint = false
-	return rec.write(l.Store)
+	return errors.Join(rec.write(l.Store), errs[0])
 }
 
 // CutOffAll is CutOff for all mounts of l.

@@ -103,6 +103,9 @@ func (s *Session) start(old *Record) error {
 	if s.socket, err = control.Listen(filepath.Join(s.o.Store, control.SocketName)); err != nil {
 		return err
 	}
+	if err := s.listenForAgents(); err != nil {
+		return err
+	}
 	s.server = control.NewServer(control.Identity{Session: s.o.Name, Generation: s.record.Generation}, s.log)
 	s.routes()
 	if s.mount, err = s.o.Mount(s); err != nil {
@@ -120,6 +123,7 @@ func (s *Session) start(old *Record) error {
 	if err := s.dropOldStaged(); err != nil {
 		s.log.Warn("an unfinished import is still there", "error", err)
 	}
+	s.dropStaleContainers()
 	s.bringBack()
 	s.log.Info("mounted", "base", s.o.Base, "mountpoint", s.o.Mountpoint, "generation", s.record.Generation, "cache", s.o.CacheMode, "version", s.o.Version)
 	return nil
@@ -134,6 +138,7 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 	defer close(s.done)
 	served := make(chan error, 1)
 	go func() { served <- s.server.Serve(s.socket) }()
+	go s.serveAgents()
 	idle := time.NewTicker(idleEvery)
 	defer idle.Stop()
 	keeper, gc := &memoryKeeper{}, &idleGC{}
@@ -160,6 +165,9 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 		case <-idle.C:
 			keeper.tick(s.requests())
 			gc.tick(working, s)
+			for _, b := range s.sessions() {
+				b.endUnseen()
+			}
 		}
 	}
 	enough()
@@ -210,9 +218,10 @@ const patience = 3 * time.Second
 // until forced; then it detaches the mount, so that stopping never hangs. What was
 // written is safe either way.
 func (s *Session) takeDown(force <-chan struct{}) {
+	s.endContainers()
 	err := s.mount.Unmount(false)
 	if err == nil {
-		<-s.ended
+		s.letGo(false)
 		return
 	}
 	if s.gone() {
@@ -232,7 +241,7 @@ func (s *Session) takeDown(force <-chan struct{}) {
 			waiting = false
 		case <-retry.C:
 			if s.mount.Unmount(false) == nil {
-				<-s.ended
+				s.letGo(false)
 				return
 			}
 		}
@@ -286,6 +295,9 @@ func (s *Session) release() error {
 			b.removeMountpoint(b.o.Mountpoint)
 		}
 	}
+	if s.mount != nil {
+		s.forgetContainers(func(heldContainer) bool { return true })
+	}
 	if s.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closing)
 		if err := s.server.Shutdown(ctx); err != nil {
@@ -293,8 +305,11 @@ func (s *Session) release() error {
 		}
 		cancel()
 	}
-	if s.socket != nil {
-		if err := s.socket.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+	for _, l := range []net.Listener{s.socket, s.agents} {
+		if l == nil {
+			continue
+		}
+		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			try("close the control socket", func() error { return err })
 		}
 	}

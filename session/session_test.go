@@ -29,6 +29,7 @@ type fakeMount struct {
 	once    sync.Once
 	broken  error         // of Barrier
 	slow    chan struct{} // Unmount returns when it is closed, after the mount has ended; nil: at once
+	shown   bool          // in another mount namespace: it does not end when it is unmounted here
 }
 
 func newFakeMount() *fakeMount { return &fakeMount{ended: make(chan struct{})} }
@@ -63,6 +64,9 @@ func (m *fakeMount) Unmount(lazy bool) error {
 	}
 	if busy {
 		return nil // detached; it ends when nobody uses it any more
+	}
+	if m.shown {
+		return nil
 	}
 	m.end()
 	if m.slow != nil {

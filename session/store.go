@@ -38,6 +38,7 @@ type store struct {
 	budget  *budgetKeeper // one for all branches
 	server  *control.Server
 	socket  net.Listener
+	agents  net.Listener // for commands in a sandbox
 	stats   stats
 	intake  *semaphore.Weighted // bytes of conversations that are being taken in
 
@@ -57,6 +58,8 @@ type store struct {
 
 	committing sync.Mutex    // held by the one who writes to the host; taken before all others
 	committed  atomic.Uint64 // the layer that is being written to the host, 0 for none
+
+	containersMu sync.Mutex // guards the file of containers; innermost
 
 	recordMu sync.Mutex
 	record   Record // what changes while the daemon runs is guarded by recordMu

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/rewindfs/rewindfs/control"
 )
@@ -32,20 +33,37 @@ func (s *Session) Unmount(ctx context.Context, r *control.UnmountRequest) (*cont
 	}
 	if s.isFork() {
 		s.log.Info("unmounting a branch", "branch", s.o.Branch, "mountpoint", s.o.Mountpoint)
-		if s.setLeaving(); !r.Lazy || r.Force { // else it ends when the last file is closed
-			s.awaitEnd()
-			s.retire()
+		s.setLeaving()
+		if r.Lazy && !r.Force { // it ends when the last file is closed
+			go s.letGo(true)
+			return out, nil
 		}
+		s.letGo(false)
+		s.retire()
 		return out, nil
 	}
 	s.setStopping("asked to unmount")
 	if r.Force {
-		select {
-		case s.cut <- struct{}{}:
-		default: // told already
-		}
+		s.tellCut()
+		return out, nil
 	}
+	go func() {
+		var wg sync.WaitGroup
+		for _, b := range these {
+			wg.Go(func() { b.letGo(r.Lazy) })
+		}
+		wg.Wait()
+		s.tellCut() // of one that has ended, Serve knows already
+	}()
 	return out, nil
+}
+
+// tellCut has Serve end though the mount may not have: it was cut off.
+func (s *Session) tellCut() {
+	select {
+	case s.cut <- struct{}{}:
+	default: // told already
+	}
 }
 
 // unmountAll takes the mounts of these sessions away, ours last, as r says. Preconditions: their heads are held.
@@ -53,9 +71,13 @@ func (s *Session) unmountAll(ctx context.Context, r *control.UnmountRequest, the
 	if err := control.StillWaits(ctx); err != nil {
 		return nil, err
 	}
-	if len(these) > 1 && !r.Force && !r.Lazy {
+	if !r.Force && !r.Lazy {
+		// Asked first: processes in mount namespaces of their own do not keep the kernel from unmounting it here.
 		if err := s.nobodyIn(ctx, these); err != nil {
 			return nil, err
+		}
+		for _, b := range these {
+			b.endContainers()
 		}
 	}
 	out := &control.Unmounted{Mountpoint: s.o.Mountpoint, Store: s.o.Store, PID: os.Getpid(), Branch: s.o.Branch, Forks: []string{}}
@@ -165,6 +187,43 @@ func (s *Session) detach(lazy bool) error {
 	}
 }
 
+// letGo has the mount end that was just unmounted, though it may still be shown in mount namespaces of others:
+// containers, and those of sandboxes. Their processes are no users as long as they only have it before their eyes. What is
+// in use of a lazy one is waited for, however long.
+func (s *Session) letGo(lazy bool) {
+	look := time.NewTicker(patience / 3)
+	defer look.Stop()
+	for late := time.After(patience); !s.gone(); {
+		if !lazy || len(s.mount.Busy()) == 0 {
+			s.endContainers() // one that was announced before may have come only now
+		}
+		select {
+		case <-s.ended:
+		case <-look.C:
+		case <-late:
+			if lazy {
+				continue
+			}
+			s.log.Warn("the mount is still shown somewhere: cut off", "mountpoint", s.o.Mountpoint)
+			if err := s.cutOff(); err != nil {
+				s.log.Error("cut off the mount", "error", err)
+			}
+			s.awaitEnd()
+			return
+		}
+	}
+}
+
+// endUnseen removes the containers of a mount that somebody else has unmounted, as umount(8) does: nothing but them holds it.
+func (s *Session) endUnseen() {
+	if len(s.ownContainers()) == 0 || s.gone() {
+		return
+	}
+	if on, err := s.o.mounted(s.o.Mountpoint); err == nil && !on && len(s.mount.Busy()) == 0 {
+		s.endContainers()
+	}
+}
+
 // endForks takes down the mounts of the other branches, after the session's own has gone. What is
 // open in them is served until it is closed, a signal comes, or they are cut off, as they are already
 // with cut. No new one can come.
@@ -184,6 +243,7 @@ func (s *Session) endForks(ctx context.Context, force <-chan struct{}, cut bool)
 				if err := b.detach(true); err != nil && !b.gone() && !errors.Is(err, syscall.EINVAL) {
 					s.log.Warn("detach the mount of a branch", "branch", b.o.Branch, "error", err)
 				}
+				go b.letGo(true)
 			}
 			select {
 			case <-b.ended:

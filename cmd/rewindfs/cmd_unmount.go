@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/sandbox"
 	"github.com/rewindfs/rewindfs/session"
 )
 
@@ -222,6 +223,11 @@ func (a *app) runDestroy(ctx context.Context, yes bool) error {
 	}
 	if err := reg.Remove(l.Store); err != nil {
 		return err
+	}
+	for _, at := range append([]string{l.Mountpoint}, u.Forks...) {
+		if err := sandbox.RemoveTemp(at); err != nil {
+			a.note("rewindfs: the temporary directory of commands stays: %v", err)
+		}
 	}
 	return a.result(u, func(w io.Writer) {
 		fmt.Fprintf(w, "Deleted %s. The base %s is as it was.\n", loss, show(l.Base))

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rewindfs/rewindfs/paths"
+	"github.com/rewindfs/rewindfs/sandbox"
 	"github.com/rewindfs/rewindfs/session"
 )
 
@@ -57,10 +58,14 @@ type machine struct {
 	helper    func() (string, error) // finds fusermount3
 	statfs    func(string) (kind int64, free uint64, err error)
 	sessions  func(context.Context) ([]session.Listed, error)
+	engine    func(cli string) (*sandbox.Engine, error)
+	rules     func() (sandbox.Rules, error)
+	sandboxes func() sandbox.Machine
 }
 
 func thisMachine() *machine {
 	return &machine{
+		sandboxes: sandbox.Examine,
 		device:    "/dev/fuse",
 		fuseConf:  "/etc/fuse.conf",
 		release:   kernelRelease(),
@@ -86,6 +91,8 @@ func thisMachine() *machine {
 			}
 			return reg.List(ctx)
 		},
+		engine: func(cli string) (*sandbox.Engine, error) { return sandbox.FindEngine(cli, os.Environ()) },
+		rules:  func() (sandbox.Rules, error) { return sandbox.HostRules(os.Environ()) },
 	}
 }
 
@@ -115,9 +122,10 @@ func inContainer() bool {
 }
 
 func (m *machine) examine(ctx context.Context) []finding {
-	out := []finding{m.checkDevice(), m.checkRight(), m.checkAllowOther()}
+	out := append([]finding{m.checkDevice(), m.checkRight(), m.checkAllowOther()}, m.checkDocker(ctx)...)
 	out = append(out, m.checkKernel()...)
 	out = append(out, m.checkStore()...)
+	out = append(out, m.checkSandboxes()...)
 	return append(append(out, m.checkMounts(ctx)...), m.checkRules(ctx)...)
 }
 

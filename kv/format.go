@@ -19,8 +19,12 @@ const (
 	// format1: keys as in testdata/keys.golden, segments as described in
 	// segment.go, Badger v4 in managed mode.
 	format1 = 1
+	// FormatTargets: there are u/ records (see TargetNode), which name chunks: a program that does not know them would
+	// sweep these away. A store is raised to it when it gets the first one, so that others stay what older programs open.
+	FormatTargets = 2
 
-	formatNow   = format1
+	formatNew   = format1 // of a fresh store
+	formatNow   = FormatTargets
 	formatMagic = "rewindfs-kv"
 	formatName  = "format"
 
@@ -88,10 +92,28 @@ func openFormat(dir string) (storeID, error) {
 	}
 	var id storeID
 	rand.Read(id[:]) // never fails
-	if err := writeFileDurably(path, formatFile(formatNow, id)); err != nil {
+	if err := writeFileDurably(path, formatFile(formatNew, id)); err != nil {
 		return id, fmt.Errorf("writing the store's format: %w", spaceErr(err))
 	}
 	return id, nil
+}
+
+// RaiseFormat sees to it that the store says format step, or a higher one, before anything of that format is written. It
+// is for one goroutine at a time.
+func (db *DB) RaiseFormat(step int) error {
+	path := filepath.Join(db.dir, formatName)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("reading the store's format: %w", err)
+	}
+	have, id, err := parseFormat(string(text))
+	if err != nil || have >= step {
+		return err
+	}
+	if err := writeFileDurably(path, formatFile(step, id)); err != nil {
+		return fmt.Errorf("raising the store's format to %d: %w", step, spaceErr(err))
+	}
+	return nil
 }
 
 // writeFileDurably makes path hold text, all of it or not at all.

@@ -246,7 +246,7 @@ func TestLock(t *testing.T) {
 }
 
 func TestFormat(t *testing.T) {
-	golden(t, "format.golden", formatFile(formatNow, storeID{0: 1, 15: 0xff}))
+	golden(t, "format.golden", formatFile(formatNew, storeID{0: 1, 15: 0xff}))
 	dir := t.TempDir()
 	must(t, openT(t, dir, Options{}).Close())
 	path := filepath.Join(dir, formatName)
@@ -256,7 +256,7 @@ func TestFormat(t *testing.T) {
 		text string
 		want error
 	}{
-		{strings.Replace(string(good), fmt.Sprintf("%s %d", formatMagic, formatNow), fmt.Sprintf("%s %d", formatMagic, formatNow+1), 1), ErrNewerFormat},
+		{strings.Replace(string(good), fmt.Sprintf("%s %d", formatMagic, formatNew), fmt.Sprintf("%s %d", formatMagic, formatNow+1), 1), ErrNewerFormat},
 		{"something else\n", ErrCorrupt}, {"", ErrCorrupt}, {formatMagic + " 0\n", ErrCorrupt},
 		{formatMagic + " 1", ErrCorrupt}, {formatMagic + " 1\nstore zz\n", ErrCorrupt},
 		{formatFile(formatNow, storeID{1}), nil}, // another store's: its log is not
@@ -271,7 +271,19 @@ func TestFormat(t *testing.T) {
 		t.Errorf("without a format file: %v", err)
 	}
 	must(t, os.WriteFile(path, good, 0o600))
-	openT(t, dir, Options{})
+	db := openT(t, dir, Options{})
+	id := db.StoreID()
+	for range 2 {
+		must(t, db.RaiseFormat(FormatTargets))
+		if text, err := os.ReadFile(path); err != nil || string(text) != formatFile(FormatTargets, id) {
+			t.Errorf("raised: %q, %v", text, err)
+		}
+	}
+	must(t, db.RaiseFormat(formatNew)) // never back
+	must(t, db.Close())
+	if got := openT(t, dir, Options{}).StoreID(); got != id {
+		t.Errorf("the raised store has another id")
+	}
 }
 
 // Everything is for the owner only, whatever the umask.

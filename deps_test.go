@@ -28,6 +28,7 @@ var mayImport = map[string]string{
 	"fs/transport":    "",
 	"fs":              "kv cas layers fs/transport",
 	"journal":         "kv",
+	"targets":         "kv cas journal",
 	"memory/convo":    "",
 	"memory/valid":    "memory/convo",
 	"memory":          "kv memory/convo memory/valid",
@@ -37,7 +38,7 @@ var mayImport = map[string]string{
 	"merge3":          "",
 	"paths":           "",
 	"control":         "",
-	"session":         "kv cas layers patch apply fs fs/transport journal memory memory/convo ledger budget control archive paths",
+	"session":         "kv cas layers patch apply fs fs/transport journal memory memory/convo ledger budget control archive paths targets",
 	"bench":           "control session",
 	"cmd/rewindfs":    "bench control sandbox session memory memory/convo memory/valid ledger verify budget paths",
 	"archive":         "layers",
@@ -57,7 +58,8 @@ var onlyIn = map[string]struct {
 	"github.com/oklog/ulid":       {"journal", "ids are made in one place"},
 	"pgregory.net/rapid":          {"internal/fsops internal/twin", "it is for tests"},
 	"github.com/stretchr/testify": {"", "tests compare with the standard library"},
-	"golang.org/x/sys/unix":       {"kv cas layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
+	"modernc.org/sqlite":          {"targets", "a process that has a database open twice loses its locks"},
+	"golang.org/x/sys/unix":       {"kv cas targets layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
 }
 
 type goPackage struct {

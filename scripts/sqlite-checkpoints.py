@@ -145,6 +145,7 @@ def main():
     os.rmdir(tmp)
     print(f"copied out: {len(bad)} wrong; {hot['delete']} rollback journals and {hot['wal']} WALs were in use", flush=True)
 
+    daemon.close()  # the daemon does not keep an idle connection for ever
     rnd.shuffle(taken)
     start = time.time()
     for id, before, after in taken:

@@ -22,6 +22,7 @@ import (
 	"github.com/rewindfs/rewindfs/ledger"
 	"github.com/rewindfs/rewindfs/memory"
 	"github.com/rewindfs/rewindfs/paths"
+	"github.com/rewindfs/rewindfs/targets"
 )
 
 // store is what all branches of a store share, and the daemon that serves them.
@@ -35,6 +36,7 @@ type store struct {
 	journal *journal.Journal
 	memory  *memory.Store
 	ledger  *ledger.Ledger
+	targets *targets.Store
 	budget  *budgetKeeper // one for all branches
 	server  *control.Server
 	socket  net.Listener
@@ -224,9 +226,12 @@ func (s *Session) openTree() error {
 	if s.chunks, err = cas.Open(s.o.Store, s.db, cas.Options{Logger: s.log}); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
+	s.targets = targets.NewStore(s.db, s.chunks, func(sweep uint64, names []cas.Hash, b *kv.Batch) (bool, error) {
+		return s.tree.NameChunks(sweep, names, b)
+	})
 	// Chunks are on disk before records that name them.
 	s.db.SetBeforeFlush(s.chunks.Sync)
-	if s.tree, err = layers.Open(s.db, s.chunks, s.base, layers.Options{Logger: s.log, Now: s.o.Now, Drifted: s.noteDrift, Spare: s.keepRule()}); err != nil {
+	if s.tree, err = layers.Open(s.db, s.chunks, s.base, layers.Options{Logger: s.log, Now: s.o.Now, Drifted: s.noteDrift, Spare: s.keepRule(), Named: s.targets.Named}); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
 	if s.branch, err = s.tree.Branch(s.o.Branch); err != nil {

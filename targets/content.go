@@ -39,8 +39,11 @@ type Store struct {
 	chunks *cas.Store
 	name   NameChunks
 
-	// sweeping is held by a Sweep, and shared by whoever stores or reads contents, see Hold.
-	sweeping sync.RWMutex
+	// turn guards holders and sweeping: a Sweep waits until nobody holds, and is waited for while it is at work, but
+	// not while it waits itself. So one who holds may wait for another who wants to.
+	turn     *sync.Cond
+	holders  int
+	sweeping bool
 	// raising is held while the store's format is raised.
 	raising sync.Mutex
 	raised  bool // raising: it is
@@ -51,14 +54,40 @@ type Store struct {
 
 // NewStore returns the contents of db and chunks. name may be nil for one that nothing is put into.
 func NewStore(db *kv.DB, chunks *cas.Store, name NameChunks) *Store {
-	return &Store{db: db, chunks: chunks, name: name, last: map[string]taken{}}
+	return &Store{db: db, chunks: chunks, name: name, turn: sync.NewCond(&sync.Mutex{}), last: map[string]taken{}}
 }
 
 // Hold keeps sweeps away: from before a content is put until its digest is in the journal, and while one is read.
-// It is not to be called twice by who has not released it.
+// release may be called more than once.
 func (s *Store) Hold() (release func()) {
-	s.sweeping.RLock()
-	return s.sweeping.RUnlock
+	s.turn.L.Lock()
+	defer s.turn.L.Unlock()
+	for s.sweeping {
+		s.turn.Wait()
+	}
+	s.holders++
+	return sync.OnceFunc(func() {
+		s.turn.L.Lock()
+		defer s.turn.L.Unlock()
+		s.holders--
+		s.turn.Broadcast()
+	})
+}
+
+// sweepAlone waits until nobody holds, and keeps others from it until it is released.
+func (s *Store) sweepAlone() (release func()) {
+	s.turn.L.Lock()
+	defer s.turn.L.Unlock()
+	for s.holders > 0 || s.sweeping {
+		s.turn.Wait()
+	}
+	s.sweeping = true
+	return func() {
+		s.turn.L.Lock()
+		defer s.turn.L.Unlock()
+		s.sweeping = false
+		s.turn.Broadcast()
+	}
 }
 
 // Put stores what r has to the end. Preconditions: Hold.
@@ -302,14 +331,17 @@ const sweepBatch = 4096
 
 // Sweep removes the nodes that none of needed, listed once no content is on its way, is made of, and returns how many those were. Chunks that
 // nothing names then are free to be reclaimed.
-func (s *Store) Sweep(needed func() []Content) (removed int, err error) {
-	s.sweeping.Lock()
-	defer s.sweeping.Unlock()
+func (s *Store) Sweep(needed func() ([]Content, error)) (removed int, err error) {
+	defer s.sweepAlone()()
 	s.working.Lock()
 	clear(s.last) // what they name may go
 	s.working.Unlock()
+	all, err := needed()
+	if err != nil {
+		return 0, fmt.Errorf("list the copies of targets that are needed: %w", err)
+	}
 	keep := map[digest]bool{}
-	for _, c := range needed() {
+	for _, c := range all {
 		root, err := parse(c)
 		if err != nil {
 			return 0, fmt.Errorf("sweep the copies of targets: %w", err)

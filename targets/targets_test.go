@@ -87,7 +87,7 @@ func TestContents(t *testing.T) {
 		}
 	}
 	big := all[len(all)-1]
-	removed, err := r.Sweep(func() []Content { return []Content{big} })
+	removed, err := r.Sweep(func() ([]Content, error) { return []Content{big}, nil })
 	if left := r.nodes(t); err != nil || left != 4 || removed != before-left {
 		t.Errorf("sweep: %d removed, %d left, %v", removed, left, err)
 	}

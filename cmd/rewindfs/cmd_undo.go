@@ -24,7 +24,7 @@ func (a *app) newRedo() *cobra.Command {
 }
 
 func (a *app) newWalk(verb, short, long string) *cobra.Command {
-	filesOnly := false
+	filesOnly, noTargets := false, false
 	cmd := &cobra.Command{
 		Use: verb + " [N]", Short: short, Long: long + "\n\n" + exitHelp,
 		Args: between(0, 1, "at most one number"),
@@ -36,9 +36,10 @@ func (a *app) newWalk(verb, short, long string) *cobra.Command {
 					return usagef("%s %s: the number must be 1 or more", verb, show(args[0]))
 				}
 			}
-			return a.runWalk(cmd.Context(), verb, control.UndoRequest{N: n, FilesOnly: filesOnly})
+			return a.runWalk(cmd.Context(), verb, control.UndoRequest{N: n, FilesOnly: filesOnly, NoTargets: noTargets})
 		},
 	}
+	cmd.Flags().BoolVar(&noTargets, "no-targets", false, "leave databases and volumes outside of the mount as they are")
 	cmd.Flags().BoolVar(&filesOnly, "files-only", false, "leave the conversation as it is")
 	return cmd
 }
@@ -58,8 +59,9 @@ func (a *app) runWalk(ctx context.Context, verb string, r control.UndoRequest) e
 	if err != nil {
 		return err
 	}
-	return a.result(movedOf(res), func(w io.Writer) {
+	return a.moved(res, back+", then rewindfs "+verb, func(w io.Writer) {
 		fmt.Fprintf(w, "Done: %s. %s changed in %s.\n", describeWalk(verb, r.N, res), count(res.ChangedPaths, "path"), micros(res.EngineUS))
+		printTargets(w, res.Targets)
 		printConversation(w, res, res.FilesOnly)
 		printBusy(w, res)
 		fmt.Fprintf(w, "Take this back with: rewindfs %s\n", back)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
-	"regexp"
 	"strings"
 
 	"github.com/rewindfs/rewindfs/journal"
@@ -19,11 +18,19 @@ const (
 	DefaultImage  = "busybox"
 )
 
-// volumeName is what Docker takes as one, so that it can neither be a path nor an option.
-var volumeName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}$`)
-
-// imageName is an image's, narrow enough that it cannot be an option.
-var imageName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_./:@-]{0,511}$`)
+// named reports whether s has letters and digits and, behind its beginning, those of extra: so it can be neither a path nor an option.
+func named(s, extra string, most int) bool {
+	if s == "" || len(s) > most {
+		return false
+	}
+	for i, c := range s {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !letter && (i == 0 || !strings.ContainsRune(extra, c)) {
+			return false
+		}
+	}
+	return true
+}
 
 // Volume is the target that is a volume of the docker-compatible program docker, reached by a container of image. Either may be "".
 func Volume(name, docker, image string) (journal.Copy, error) {
@@ -35,9 +42,9 @@ func Volume(name, docker, image string) (journal.Copy, error) {
 		c.Image = DefaultImage
 	}
 	switch {
-	case !volumeName.MatchString(name):
+	case !named(name, "_.-", 255):
 		return c, fmt.Errorf("%q cannot be the name of a volume", name)
-	case !imageName.MatchString(c.Image):
+	case !named(c.Image, "_.-/:@", 512):
 		return c, fmt.Errorf("%q cannot be the name of an image", c.Image)
 	}
 	return c, nil

@@ -401,3 +401,93 @@ func TestLockedDatabase(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
+
+// fakeDocker keeps volumes as directories. It knows what this package says, and no more.
+const fakeDocker = `#!/bin/sh
+top=$(dirname "$0")/volumes
+mkdir -p "$top"
+case "$1 $2" in
+"volume ls") ls "$top" ;;
+"volume rm") rm -r "$top/$3" ;;
+"ps --filter") cat "$(dirname "$0")/running" 2>/dev/null || true ;;
+"run --rm")
+	while [ "$1" != -v ]; do shift; done
+	dir=$top/${2%%:*}
+	mkdir -p "$dir"
+	[ "$3" = good/image:1 ] || { echo "Unable to find image '$3' locally" >&2; exit 125; }
+	shift 3
+	case $1 in
+	tar) exec tar -C "$dir" --sort=name -cf - . ;;
+	sh) exec sh -c "$(echo "$3" | sed "s|/volume|$dir|g")" ;;
+	esac ;;
+esac
+`
+
+func TestVolumes(t *testing.T) {
+	r := newRig(t)
+	top := t.TempDir()
+	docker := filepath.Join(top, "docker")
+	must(t, os.WriteFile(docker, []byte(fakeDocker), 0o700))
+	c, err := Volume("data", docker, "good/image:1")
+	must(t, err)
+	none := r.take(t, c)
+	if !none.Absent {
+		t.Errorf("of no volume: %+v", none)
+	}
+	dir := filepath.Join(top, "volumes", "data")
+	must(t, os.MkdirAll(filepath.Join(dir, "sub"), 0o700))
+	must(t, os.WriteFile(filepath.Join(dir, "sub", "f"), []byte("one"), 0o604))
+	must(t, os.WriteFile(filepath.Join(dir, ".hidden"), bytes.Repeat([]byte("x"), 3<<20), 0o600))
+	full := r.take(t, c)
+	if again := r.take(t, c); !again.Same(&full) || full.Size < 3<<20 {
+		t.Errorf("taken twice: %+v and %+v", full, again)
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "new"), nil, 0o600))
+	must(t, os.Remove(filepath.Join(dir, "sub", "f")))
+	other := r.take(t, c)
+
+	// A container has it: nothing is changed under it.
+	must(t, os.WriteFile(filepath.Join(top, "running"), []byte("db web\n"), 0o600))
+	if _, err := r.Stage(t.Context(), full, ""); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "db, web") {
+		t.Errorf("in use: %v", err)
+	}
+	must(t, os.Remove(filepath.Join(top, "running")))
+
+	r.putBack(t, full)
+	if st, err := os.Stat(filepath.Join(dir, "sub", "f")); err != nil || st.Mode().Perm() != 0o604 {
+		t.Errorf("put back: %v, %v", st, err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "new")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what was new is still there: %v", err)
+	}
+	r.putBack(t, none)
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the volume is still there: %v", err)
+	}
+	r.putBack(t, other)
+	if now := r.take(t, c); !now.Same(&other) {
+		t.Errorf("made anew: %+v, want %+v", now, other)
+	}
+
+	bad := c
+	bad.Image = "no/image"
+	if _, err := r.Take(t.Context(), bad, r.tmp); err == nil || !strings.Contains(err.Error(), "Unable to find image") {
+		t.Errorf("without an image: %v", err)
+	}
+	bad = full
+	bad.Digest = strings.Repeat("ab", 32)
+	if _, err := r.Stage(t.Context(), bad, ""); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("a damaged copy: %v", err)
+	}
+	for _, name := range []string{"", "-v", "/etc", "a/b", "a b", "a:b", strings.Repeat("a", 256)} {
+		if _, err := Volume(name, "", ""); err == nil {
+			t.Errorf("%q was taken for a volume", name)
+		}
+	}
+	if _, err := Volume("data", "", "--privileged"); err == nil {
+		t.Error("an option was taken for an image")
+	}
+	if d, err := Volume("data", "", ""); err != nil || d.Docker != DefaultDocker || d.Image != DefaultImage {
+		t.Errorf("%+v, %v", d, err)
+	}
+}

@@ -101,6 +101,9 @@ func TestKeysRoundTrip(t *testing.T) {
 			eq("inode", ok, list{x, y}, list{a, b})
 			within(Inode(a, b), InodePrefix(a))
 			within(Inode(a, b), InodesPrefix())
+			eq("place of a version", true, string(FromVersion(InodePrefix(a), b)), string(Inode(a, b)))
+			l, ok := VersionOf(InodePrefix(a), Inode(a, b))
+			eq("layer of a version", ok, l, b)
 		}
 		{
 			dir := name + "/" + name

@@ -233,25 +233,9 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 	if err != nil {
 		return nil, apiError(fmt.Errorf("move the head: %w", err))
 	}
-	switch {
-	case op.N != 0:
-	case m.back.any() || m.conv != nil && (m.kind != journal.OpRollback || !maps.Equal(m.conv.live, s.memory.Live(s.o.Branch))):
-		// No file moved, but the conversation or a target did, or the steps led back to where they began.
-		op = s.opOf(m, moved)
-		op.From, op.To, op.Open = uint64(m.target), uint64(m.target), uint64(s.branch.HeadLayer())
-		op.FilesOnly = m.conv == nil
-		talk = m.back.any() || !maps.Equal(m.conv.live, s.memory.Live(s.o.Branch))
-		if op.Untouched = !s.talkedOn() && !s.wentOn(m.back); op.Untouched {
-			op.Same = uint64(m.target)
-		}
-		if err := s.moveTalk(&op, m, false); err != nil {
+	if op.N == 0 {
+		if op, talk, err = s.moveWithoutFiles(m, moved); err != nil {
 			return nil, err
-		}
-	case m.kind != journal.OpRollback:
-		o := s.opOf(m, moved)
-		o.Untouched, o.Same = true, uint64(m.target)
-		if err := s.noteOp(o); err != nil {
-			return nil, apiError(err)
 		}
 	}
 	if !moved.Noop {

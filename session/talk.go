@@ -78,3 +78,25 @@ func (s *Session) moveTalk(op *journal.Op, m move, seal bool) error {
 	s.arrived = s.memory.Live(s.o.Branch)
 	return nil
 }
+
+// moveWithoutFiles notes a movement in which no file moved: op is empty where there was none. talk says that a conversation or a target does
+// move. Preconditions: s.heads is held.
+func (s *Session) moveWithoutFiles(m move, moved layers.Moved) (op journal.Op, talk bool, err error) {
+	target := uint64(m.target)
+	talk = m.back.any() || m.conv != nil && !maps.Equal(m.conv.live, s.memory.Live(s.o.Branch))
+	switch {
+	case talk || m.conv != nil && m.kind != journal.OpRollback:
+		// The conversation or a target moves, or the steps led back to where they began.
+		op = s.opOf(m, moved)
+		op.From, op.To, op.Open, op.FilesOnly = target, target, uint64(s.branch.HeadLayer()), m.conv == nil
+		if op.Untouched = !s.talkedOn() && !s.wentOn(m.back); op.Untouched {
+			op.Same = target
+		}
+		err = s.moveTalk(&op, m, false)
+	case m.kind != journal.OpRollback:
+		o := s.opOf(m, moved)
+		o.Untouched, o.Same = true, target
+		err = apiError(s.noteOp(o))
+	}
+	return op, talk, err
+}

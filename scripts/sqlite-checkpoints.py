@@ -128,7 +128,14 @@ def main():
     took = time.time() - start
     print(f"{count} checkpoints in {took:.0f} s, while {sum(seen())} transactions committed", flush=True)
 
-    bad, hot, held = [], dict.fromkeys(MODES, 0), 0
+    hot, held, bad = dict.fromkeys(MODES, 0), 0, []
+
+    def wrong(where, id, why):
+        if why:
+            bad.append(why)
+            print(f"checkpoint {id}, {where}: {why}", file=sys.stderr, flush=True)
+        return bool(why)
+
     tmp = tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
     for id, before, after in taken:
         for slot, mode in enumerate(MODES):
@@ -139,7 +146,10 @@ def main():
                     hot[mode] += bool(suffix) and os.path.getsize(f"{tmp}/{name}") > 0
                 except FileNotFoundError:
                     pass
-            bad += filter(None, [check(f"{tmp}/{mode}.db", before[slot], after[slot])])
+            if wrong("copied out", id, check(f"{tmp}/{mode}.db", before[slot], after[slot])):
+                keep = tempfile.mkdtemp(prefix="sqlite-wrong-")
+                print(f"its files are in {keep}: {sorted(os.listdir(tmp))}", file=sys.stderr)
+                shutil.copytree(tmp, keep, dirs_exist_ok=True)
         for name in os.listdir(tmp):
             os.unlink(f"{tmp}/{name}")
     os.rmdir(tmp)
@@ -151,12 +161,9 @@ def main():
     for id, before, after in taken:
         daemon.call("/v1/rollback", ref=id, files_only=True)
         for slot, mode in enumerate(MODES):
-            why = check(f"{mnt}/{mode}.db", before[slot], after[slot])
-            bad += filter(None, [why])
-            held += not why
+            held += not wrong("rolled back", id, check(f"{mnt}/{mode}.db", before[slot], after[slot]))
     print(f"{len(taken)} rollbacks in {time.time() - start:.0f} s: {held} databases of {len(taken) * len(MODES)} are right", flush=True)
     if bad:
-        print(*bad[:20], sep="\n", file=sys.stderr)
         raise SystemExit(f"{len(bad)} wrong")
 
 

@@ -28,6 +28,7 @@ var mayImport = map[string]string{
 	"fs/transport":    "",
 	"fs":              "kv cas layers fs/transport",
 	"journal":         "kv",
+	"targets":         "kv cas journal",
 	"memory/convo":    "",
 	"memory/valid":    "memory/convo",
 	"memory":          "kv memory/convo memory/valid",
@@ -39,7 +40,7 @@ var mayImport = map[string]string{
 	"merge3":          "linediff",
 	"paths":           "",
 	"control":         "",
-	"session":         "kv cas layers patch hunks apply fs fs/transport journal memory memory/convo ledger budget control archive paths internal/secret",
+	"session":         "kv cas layers patch hunks apply fs fs/transport journal memory memory/convo ledger budget control archive paths targets internal/secret",
 	"bench":           "control session",
 	"cmd/rewindfs":    "bench control hunks sandbox session memory memory/convo memory/valid ledger verify budget paths internal/capture internal/secret",
 	"archive":         "layers",
@@ -60,7 +61,8 @@ var onlyIn = map[string]struct {
 	"github.com/oklog/ulid":       {"journal", "ids are made in one place"},
 	"pgregory.net/rapid":          {"internal/fsops internal/twin", "it is for tests"},
 	"github.com/stretchr/testify": {"", "tests compare with the standard library"},
-	"golang.org/x/sys/unix":       {"kv cas layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/proctree internal/twin", "control and journal need no system calls of their own"},
+	"modernc.org/sqlite":          {"targets", "a process that has a database open twice loses its locks"},
+	"golang.org/x/sys/unix":       {"kv cas targets layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/proctree internal/twin", "control and journal need no system calls of their own"},
 }
 
 type goPackage struct {

@@ -90,6 +90,8 @@ type Status struct {
 	MountpointB64    string            `json:"mountpoint_b64,omitempty"`
 	StoreB64         string            `json:"store_b64,omitempty"`
 	Paths            PathRules         `json:"paths"`
+	Targets          []Target          `json:"targets,omitempty"`      // outside of the mount, that every checkpoint copies
+	TargetsOwed      []Target          `json:"targets_owed,omitempty"` // that the last movement of the head did not put back
 }
 
 // PathRules are the rules of rewindfs.toml that the daemon goes by, in gitignore syntax. File is where they were read, "" for none.
@@ -155,6 +157,10 @@ type CheckpointRequest struct {
 	// client could not read: so says then the checkpoint.
 	Threads map[string]Thread `json:"threads,omitempty"`
 	Missing []string          `json:"missing,omitempty"`
+	// SQLite are databases outside of the mount (absolute paths, base64 of bytes) that are copied with it, besides the targets of
+	// rewindfs.toml. One that cannot be copied fails the checkpoint, unless SkipFailedTargets is set.
+	SQLite            [][]byte `json:"sqlite,omitempty"`
+	SkipFailedTargets bool     `json:"skip_failed_targets,omitempty"`
 }
 
 // Conversation is what a checkpoint knows of the messages. State is "present", "none" when there
@@ -190,6 +196,7 @@ type Checkpoint struct {
 	State        string            `json:"state,omitempty"`    // recorded, attached or rejected
 	Existing     bool              `json:"existing,omitempty"` // this revision had been recorded before
 	Dropped      bool              `json:"dropped,omitempty"`  // not in the line of the head
+	Targets      []Target          `json:"targets,omitempty"`  // outside of the mount that it has copies of
 }
 
 // What to do when other processes hold files of the mount open, which a movement of the head may take from under them.
@@ -221,6 +228,8 @@ type RollbackRequest struct {
 	NoNotice     bool   `json:"no_notice,omitempty"`
 	FilesOnly    bool   `json:"files_only,omitempty"`
 	MessagesOnly bool   `json:"messages_only,omitempty"`
+	// NoTargets leaves what is outside of the mount as it is.
+	NoTargets bool `json:"no_targets,omitempty"`
 }
 
 // UndoRequest asks to go N steps back to states that head movements left; 0 means 1.
@@ -229,6 +238,7 @@ type UndoRequest struct {
 	WhenBusy
 	N         int  `json:"n,omitempty"`
 	FilesOnly bool `json:"files_only,omitempty"`
+	NoTargets bool `json:"no_targets,omitempty"` // leaves what is outside of the mount as it is
 }
 
 // Rollback is the answer to rollback, undo and redo. Checkpoint is the label, else the
@@ -258,6 +268,8 @@ type Rollback struct {
 	Steps        int               `json:"steps,omitempty"`  // undo, redo: states gone over
 	Before       *Movement         `json:"before,omitempty"` // undo, redo: what had left the state gone back to
 	Truncated    bool              `json:"truncated,omitempty"`
+	// Targets are those outside of the mount that the state has copies of. One that failed is told by its Error, all else has happened.
+	Targets []Target `json:"targets,omitempty"`
 }
 
 // Movement is a movement of the head: a rollback, undo or redo, and the checkpoint
@@ -346,6 +358,8 @@ type DiffSummary struct {
 	To     string         `json:"to"`
 	Counts map[string]int `json:"counts"` // by status
 	Total  int            `json:"total"`
+	// Targets are those outside of the mount that From has copies of and that differ.
+	Targets []Target `json:"targets,omitempty"`
 }
 
 // UnmountRequest asks the daemon to stop. Lazy takes the mount away from

@@ -45,6 +45,7 @@ type Exported struct {
 	Messages    int64  `json:"messages"`
 	Sockets     int    `json:"sockets"`   // that tar has no words for, and so are not in it
 	Whiteouts   int    `json:"whiteouts"` // of an OCI layer
+	Targets     int    `json:"targets"`   // copies of what is outside of the mount, which are not in it
 	Digest      string `json:"digest,omitempty"`
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # run-all.sh [-v] BINARY [NAME...]: run the examples with the rewindfs at BINARY (default: all of them), each
-# in a fresh mount of a copy of examples/project, and say ok or FAILED. -v shows what they print.
+# in a fresh mount of a copy of examples/project, and say ok or FAILED. -v shows what they print. The last one, accidents, is
+# accidents/run.sh, which prints a line for each.
 #
 # Exit code 0 when all are ok. Nothing is left behind: no mount, no store, no file.
 set -uo pipefail
@@ -18,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE=1
 here=$ROOT/examples
 
 names=("$@")
-[ $# != 0 ] || names=(openai_chat openai_responses anthropic_messages gemini langchain_dicts mistral ollama guarded-run)
+[ $# != 0 ] || names=(openai_chat openai_responses anthropic_messages gemini langchain_dicts mistral ollama guarded-run accidents)
 
 tmp=$(mktemp -d)
 mnt=
@@ -50,6 +51,10 @@ in_mount() {
 
 failed=0
 for name in "${names[@]}"; do
+	if [ "$name" = accidents ]; then
+		"$here/accidents/run.sh" "$REWINDFS_BIN" || failed=$((failed + 1))
+		continue
+	fi
 	mnt=$tmp/mnt
 	mkdir -p "$mnt"
 	if [ -n "$verbose" ]; then

@@ -100,3 +100,29 @@ func (c *Checked) Heads() map[string]uint64 {
 	}
 	return heads
 }
+
+// Copies are those of targets that the checkpoints, and the states that undo and redo lead to, need; in where each is.
+func (c *Checked) Copies(fn func(copy *Copy, in string)) {
+	j := newJournal(nil)
+	for i := range c.Ops {
+		j.addOp(c.Ops[i])
+	}
+	for _, e := range c.Entries {
+		name := e.Label
+		if name == "" {
+			name = e.ID
+		}
+		for i := range e.Targets {
+			fn(&e.Targets[i], name)
+		}
+	}
+	for branch, w := range j.walks {
+		for _, steps := range [][]Step{w.undo, w.redo, w.taken} {
+			for _, s := range steps {
+				for i := range s.Targets {
+					fn(&s.Targets[i], "undo in "+branch)
+				}
+			}
+		}
+	}
+}

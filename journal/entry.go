@@ -81,6 +81,7 @@ type Entry struct {
 	Conversation Conversation
 	Tool         *Tool // nil: no tool call was begun before it
 	Pending      bool  // recorded only: it counts once it is attached
+	Targets      []Copy
 }
 
 // entryRecord is the stored form of an Entry.
@@ -103,6 +104,7 @@ type entryRecord struct {
 	Conversation Conversation      `json:"conversation"`
 	Tool         *Tool             `json:"tool,omitempty"`
 	Pending      bool              `json:"pending,omitempty"`
+	Targets      []Copy            `json:"targets,omitempty"`
 }
 
 // Validate reports the first thing about e that cannot be stored. The label, when
@@ -159,7 +161,7 @@ func encodeEntry(e *Entry) ([]byte, error) {
 		Label: e.Label, Message: e.Message, Metadata: e.Metadata, Phase: e.Phase,
 		Turn: e.Turn, ToolCall: e.ToolCall, CreatedAt: e.CreatedAt.UTC(),
 		ChangedPaths: e.ChangedPaths, Auto: e.Auto, Conversation: e.Conversation,
-		Tool: e.Tool, Pending: e.Pending,
+		Tool: e.Tool, Pending: e.Pending, Targets: e.Targets,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode journal entry of layer %d: %w", e.Layer, err)
@@ -177,7 +179,7 @@ func decodeEntry(b []byte) (*Entry, error) {
 		Label: r.Label, Message: r.Message, Metadata: r.Metadata, Phase: r.Phase,
 		Turn: r.Turn, ToolCall: r.ToolCall, CreatedAt: r.CreatedAt,
 		ChangedPaths: r.ChangedPaths, Auto: r.Auto, Conversation: r.Conversation,
-		Tool: r.Tool, Pending: r.Pending,
+		Tool: r.Tool, Pending: r.Pending, Targets: r.Targets,
 	}, nil
 }
 

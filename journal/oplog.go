@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -49,6 +50,8 @@ type Op struct {
 	// Live is the conversation that was live in From when it was left; nil for none.
 	// Head movements say so.
 	Live *Conversation
+	// Targets are what targets outside of the mount held when From was left, as far as the movement put others back.
+	Targets []Copy
 	// FilesOnly: the conversation went on as it was; to take the movement back leaves it alone, too.
 	FilesOnly bool
 	Steps     int // for undo and redo: how many steps
@@ -66,6 +69,7 @@ type opRecord struct {
 	Open   uint64        `json:"open"`
 	Same   *uint64       `json:"same,omitempty"` // missing when something was changed, and in records from before there was this
 	Live   *Conversation `json:"live,omitempty"`
+	Target []Copy        `json:"targets,omitempty"`
 	Files  bool          `json:"files_only,omitempty"`
 	Steps  int           `json:"steps,omitempty"`
 	Label  string        `json:"label,omitempty"`
@@ -75,7 +79,7 @@ type opRecord struct {
 func encodeOp(op *Op) ([]byte, error) {
 	r := opRecord{
 		V: recordVersion, N: op.N, Kind: op.Kind, Branch: op.Branch, From: op.From,
-		To: op.To, Open: op.Open, Live: op.Live, Files: op.FilesOnly, Steps: op.Steps, Label: op.Label, At: op.At.UTC(),
+		To: op.To, Open: op.Open, Live: op.Live, Target: op.Targets, Files: op.FilesOnly, Steps: op.Steps, Label: op.Label, At: op.At.UTC(),
 	}
 	if op.Untouched {
 		r.Same = &op.Same
@@ -92,7 +96,7 @@ func decodeOp(b []byte) (Op, error) {
 	if err := decodeRecord(b, &r, func() int { return r.V }); err != nil {
 		return Op{}, err
 	}
-	op := Op{N: r.N, Kind: r.Kind, Branch: r.Branch, From: r.From, To: r.To, Open: r.Open, Live: r.Live, FilesOnly: r.Files, Steps: r.Steps, Label: r.Label, At: r.At}
+	op := Op{N: r.N, Kind: r.Kind, Branch: r.Branch, From: r.From, To: r.To, Open: r.Open, Live: r.Live, Targets: r.Target, FilesOnly: r.Files, Steps: r.Steps, Label: r.Label, At: r.At}
 	if r.Same != nil {
 		op.Untouched, op.Same = true, *r.Same
 	}
@@ -108,16 +112,26 @@ type Step struct {
 	Untouched bool // it was left as it was found
 	FilesOnly bool // by a movement that left the conversation alone: to go back does, too
 	Live      *Conversation
+	Targets   []Copy // what they held then
 }
 
 // left is the state that op left. One in which nothing was changed is not a place of
 // its own: it is the one below it.
 func (op *Op) left() Step {
-	s := Step{Back: op.From, By: op.Kind, Label: op.Label, Untouched: op.Untouched, FilesOnly: op.FilesOnly, Live: op.Live}
+	s := Step{Back: op.From, By: op.Kind, Label: op.Label, Untouched: op.Untouched, FilesOnly: op.FilesOnly, Live: op.Live, Targets: op.Targets}
 	if s.Untouched {
 		s.Back = op.Same
 	}
 	return s
+}
+
+// place tells apart what undo can lead to: the layer, and what targets outside of the mount held.
+func (s *Step) place() string {
+	at := strconv.FormatUint(s.Back, 10)
+	for i := range s.Targets {
+		at += "\x00" + s.Targets[i].Key() + "\x00" + s.Targets[i].Digest
+	}
+	return at
 }
 
 // walk is the place of one branch in its history of head movements, as in an
@@ -188,6 +202,9 @@ func wayBack(left Step, path []Step) []Step {
 	back := append([]Step{left}, path[:len(path)-1]...)
 	for i := range back {
 		back[i].FilesOnly = path[i].FilesOnly
+		if i > 0 {
+			back[i].Targets = AndAlso(back[i].Targets, back[i-1].Targets)
+		}
 	}
 	return back
 }
@@ -196,13 +213,13 @@ func wayBack(left Step, path []Step) []Step {
 // leaves it behind: first the movements as they were, then the states that the undos left, as
 // far as something was changed in them.
 func (w *walk) fold() {
-	have := map[uint64]bool{}
+	have := map[string]bool{}
 	for _, s := range w.undo[w.low:] {
-		have[s.Back] = true
+		have[s.place()] = true
 	}
 	add := func(s Step) {
-		if !have[s.Back] {
-			have[s.Back] = true
+		if !have[s.place()] {
+			have[s.place()] = true
 			s.FilesOnly = false // as a place of its own it is whole
 			w.push(s)
 		}
@@ -230,7 +247,7 @@ func sameTalk(a, b *Conversation) bool {
 
 // push adds s to the way that undo goes. Of one state left twice in a row the later time counts.
 func (w *walk) push(s Step) {
-	if n := len(w.undo); n > 0 && w.undo[n-1].Back == s.Back && sameTalk(w.undo[n-1].Live, s.Live) {
+	if n := len(w.undo); n > 0 && w.undo[n-1].Back == s.Back && sameTalk(w.undo[n-1].Live, s.Live) && sameCopies(w.undo[n-1].Targets, s.Targets) {
 		w.undo[n-1].By, w.undo[n-1].Label, w.undo[n-1].Live, w.undo[n-1].FilesOnly = s.By, s.Label, s.Live, s.FilesOnly
 		return
 	}

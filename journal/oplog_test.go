@@ -2,6 +2,7 @@ package journal
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -161,12 +162,12 @@ func TestStepsSayWhatLeftTheState(t *testing.T) {
 	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 10, To: 1, Label: "a"})
 	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 11, To: 2, Label: "b"})
 	steps, err := h.j.Undo("main", 2)
-	if err != nil || steps[0] != (Step{Back: 11, By: OpRollback, Label: "b"}) || steps[1] != (Step{Back: 10, By: OpRollback, Label: "a"}) {
+	if err != nil || !reflect.DeepEqual(steps[0], Step{Back: 11, By: OpRollback, Label: "b"}) || !reflect.DeepEqual(steps[1], Step{Back: 10, By: OpRollback, Label: "a"}) {
 		t.Fatalf("%+v, %v", steps, err)
 	}
 	h.j.Commit(nil, &Op{Kind: OpUndo, Branch: "main", From: 12, To: 10, Steps: 2, Label: "a", Untouched: true, Same: 2})
 	steps, err = h.j.Redo("main", 2)
-	if err != nil || steps[0] != (Step{Back: 11, By: OpRollback, Label: "b"}) || steps[1] != (Step{Back: 2, By: OpUndo, Label: "a", Untouched: true}) {
+	if err != nil || !reflect.DeepEqual(steps[0], Step{Back: 11, By: OpRollback, Label: "b"}) || !reflect.DeepEqual(steps[1], Step{Back: 2, By: OpUndo, Label: "a", Untouched: true}) {
 		t.Fatalf("%+v, %v", steps, err)
 	}
 	// The same state left again, in a row: it is one step, and the last rollback is what left it.
@@ -174,7 +175,7 @@ func TestStepsSayWhatLeftTheState(t *testing.T) {
 	h.j.Commit(nil, &Op{Kind: OpUndo, Branch: "main", From: 14, To: 10, Steps: 1, Label: "c", Untouched: true, Same: 3})
 	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 15, To: 4, Label: "d", Untouched: true, Same: 10})
 	steps, err = h.j.Undo("main", 1)
-	if err != nil || steps[0] != (Step{Back: 10, By: OpRollback, Label: "d", Untouched: true}) {
+	if err != nil || !reflect.DeepEqual(steps[0], Step{Back: 10, By: OpRollback, Label: "d", Untouched: true}) {
 		t.Fatalf("%+v, %v", steps, err)
 	}
 }
@@ -392,7 +393,7 @@ func TestRestoresAreSteps(t *testing.T) {
 	h.j.Commit(nil, restore)
 	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 11, To: 2, Label: "b"})
 	steps, err := h.j.Undo("main", 2)
-	if err != nil || steps[0].FilesOnly || steps[1] != (Step{Back: 10, By: OpRestore, Label: "a", FilesOnly: true}) {
+	if err != nil || steps[0].FilesOnly || !reflect.DeepEqual(steps[1], Step{Back: 10, By: OpRestore, Label: "a", FilesOnly: true}) {
 		t.Fatalf("%+v, %v", steps, err)
 	}
 	h.j.Commit(nil, &Op{Kind: OpUndo, Branch: "main", From: 12, To: 10, Steps: 2})
@@ -404,5 +405,31 @@ func TestRestoresAreSteps(t *testing.T) {
 	steps, err = h.j.Undo("main", 4)
 	if err != nil || slices.ContainsFunc(steps, func(s Step) bool { return s.FilesOnly }) {
 		t.Fatalf("%+v, %v", steps, err)
+	}
+}
+
+func TestTargetsGoWithTheSteps(t *testing.T) {
+	x := func(digest string) Copy { return Copy{Kind: TargetSQLite, Name: []byte("/x"), Digest: digest} }
+	y := func(digest string) Copy { return Copy{Kind: TargetSQLite, Name: []byte("/y"), Digest: digest} }
+	h := newHead()
+	// No file was changed between the two: what the targets held makes them two states.
+	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 10, To: 1, Label: "a", Targets: []Copy{x("1")}})
+	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "main", From: 10, To: 1, Label: "b", Targets: []Copy{y("1")}})
+	steps, err := h.j.Undo("main", 2)
+	if err != nil || !sameCopies(steps[0].Targets, []Copy{y("1")}) || !sameCopies(steps[1].Targets, []Copy{x("1")}) {
+		t.Fatalf("%+v, %v", steps, err)
+	}
+	// On the way back, a state that does not say what a target held says it as the one before did.
+	h.j.Commit(nil, &Op{Kind: OpUndo, Branch: "main", From: 12, To: 10, Steps: 2, Targets: []Copy{x("2"), y("2")}})
+	steps, err = h.j.Redo("main", 2)
+	if err != nil || !sameCopies(steps[0].Targets, []Copy{y("1"), x("2")}) || !sameCopies(steps[1].Targets, []Copy{x("2"), y("2")}) {
+		t.Fatalf("%+v, %v", steps, err)
+	}
+	if got := h.j.Copies(); len(got) != 6 {
+		t.Errorf("needed: %+v", got)
+	}
+	h.j.Commit(nil, &Op{Kind: OpForgetUndo, Branch: "main"})
+	if got := h.j.Copies(); len(got) != 0 {
+		t.Errorf("needed when undo is forgotten: %+v", got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -77,7 +78,7 @@ func TestGolden(t *testing.T) {
 		b    []byte
 		want Op
 	}{{ob, op}, {sb, same}} {
-		if got, err := decodeOp(c.b); err != nil || got != c.want {
+		if got, err := decodeOp(c.b); err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("the operation came back as %+v, %v; want %+v", got, err, c.want)
 		}
 	}

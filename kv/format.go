@@ -19,7 +19,8 @@ const (
 	// format1: keys as in testdata/keys.golden, segments as described in
 	// segment.go, Badger v4 in managed mode.
 	format1 = 1
-	// format2: tables of Badger are compressed, and the list of them says which. Those of format 1 are read as they are.
+	// format2: tables of Badger are compressed, and the list of them says which. Those of format 1 are read as they are. There may be
+	// records of classes that older programs do not know (e/, u/), whose chunks they would sweep away.
 	format2 = 2
 
 	formatNow   = format2

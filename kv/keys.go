@@ -25,6 +25,19 @@ func appendNum(k []byte, n uint64) []byte { return binary.BigEndian.AppendUint64
 
 func appendVersion(k []byte, layer uint64) []byte { return appendNum(k, ^layer) }
 
+// FromVersion is where, among the keys that are prefix and a version each, that of layer stands, or would.
+func FromVersion(prefix []byte, layer uint64) []byte {
+	return appendVersion(append(make([]byte, 0, len(prefix)+numLen), prefix...), layer)
+}
+
+// VersionOf returns the layer of a key that is prefix and a version.
+func VersionOf(prefix, k []byte) (layer uint64, ok bool) {
+	if len(k) != len(prefix)+numLen {
+		return 0, false
+	}
+	return ^num(k[len(prefix):]), true
+}
+
 // key1 makes "<class>/<n>".
 func key1(class byte, n uint64) []byte {
 	return appendNum(append(make([]byte, 0, 2+numLen), class, '/'), n)

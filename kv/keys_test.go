@@ -62,6 +62,7 @@ func TestKeysGolden(t *testing.T) {
 		{"PreImageDir", PreImageDir("a/b")}, {"PreImagePrefix", PreImagePrefix()}, {"BaseShared", BaseShared(ino)}, {"PreImageLink", PreImageLink(2, ino, 3)},
 		{"Placed", Placed("", "a/"+name, 3)}, {"Placed-other", Placed("/t", "", 3)}, {"Placed-long", Placed("", strings.Repeat("long/", 300), 3)},
 		{"PlacedPrefix", PlacedPrefix("/t")}, {"Commit", Commit(3)}, {"CommitSteps", CommitSteps(2)},
+		{"TargetNode", TargetNode(bytes.Repeat([]byte{0xab}, 32))}, {"TargetNodePrefix", TargetNodePrefix()},
 	} {
 		fmt.Fprintf(&out, "%-16s %s %q\n", k.name, hex.EncodeToString(k.key), k.key)
 	}
@@ -100,6 +101,9 @@ func TestKeysRoundTrip(t *testing.T) {
 			eq("inode", ok, list{x, y}, list{a, b})
 			within(Inode(a, b), InodePrefix(a))
 			within(Inode(a, b), InodesPrefix())
+			eq("place of a version", true, string(FromVersion(InodePrefix(a), b)), string(Inode(a, b)))
+			l, ok := VersionOf(InodePrefix(a), Inode(a, b))
+			eq("layer of a version", ok, l, b)
 		}
 		{
 			dir := name + "/" + name
@@ -116,6 +120,11 @@ func TestKeysRoundTrip(t *testing.T) {
 			if _, _, _, ok := ParsePreImageLink(PreImage(dir, name, a)); ok {
 				t.Fatalf("%q is taken for a link's", PreImage(dir, name, a))
 			}
+		}
+		{
+			d, ok := ParseTargetNode(TargetNode([]byte(name)))
+			eq("target node", ok, string(d), name)
+			within(TargetNode([]byte(name)), TargetNodePrefix())
 		}
 		{
 			x, n, y, ok := ParseName(Name(a, name, b))

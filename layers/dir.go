@@ -127,21 +127,12 @@ func (v *View) loadNames(dir Ino, d *dirState) error {
 
 // loadName returns the record that the view sees of one name in a directory.
 func (v *View) loadName(dir Ino, name string) (rec nameRec, ok bool, err error) {
-	var bad error
-	err = v.t.db.Scan(kv.NamePrefix(uint64(dir), name), nil, func(k, val []byte) bool {
-		_, _, l, is := kv.ParseName(k)
-		if !is {
-			bad = fmt.Errorf("name key %x: %w", k, ErrCorrupt)
-			return false
-		}
-		if !v.anc.has(Layer(l)) {
-			return true
-		}
-		rec, bad = decodeName(Layer(l), val)
-		ok = bad == nil
-		return false
+	err = v.newest(kv.NamePrefix(uint64(dir), name), func(l Layer, val []byte) (err error) {
+		rec, err = decodeName(l, val)
+		ok = err == nil
+		return err
 	})
-	if err = errors.Join(err, bad); err != nil {
+	if err != nil {
 		return nameRec{}, false, fmt.Errorf("read name %q of directory %d: %w", name, dir, err)
 	}
 	return rec, ok, nil

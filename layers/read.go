@@ -13,20 +13,11 @@ import (
 // extents returns the explicit extents of a region that v sees, nil for none.
 func (v *View) extents(ino Ino, region uint64) ([]extent, error) {
 	var xs []extent
-	var bad error
-	err := v.t.db.Scan(kv.ExtentPrefix(uint64(ino), region), nil, func(k, val []byte) bool {
-		_, _, l, ok := kv.ParseExtent(k)
-		if !ok {
-			bad = fmt.Errorf("extent key %x: %w", k, ErrCorrupt)
-			return false
-		}
-		if !v.anc.has(Layer(l)) {
-			return true
-		}
-		xs, bad = decodeExtents(region, val)
-		return false
+	err := v.newest(kv.ExtentPrefix(uint64(ino), region), func(_ Layer, val []byte) (err error) {
+		xs, err = decodeExtents(region, val)
+		return err
 	})
-	if err = errors.Join(err, bad); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("read extents of inode %d: %w", ino, err)
 	}
 	return xs, nil

@@ -35,7 +35,7 @@ const (
 func (t *Tree) loosen(n int64) { t.loose += max(n, 0) }
 
 // putRegion adds the record of a region with the extents xs to batch. The caller holds t.mu.
-// It is the only place where chunks get names.
+// It is the only place where chunks get names, besides NameChunks.
 func (t *Tree) putRegion(b *kv.Batch, ino Ino, region uint64, l Layer, xs []extent) {
 	if t.named != nil {
 		for _, x := range xs {
@@ -45,6 +45,23 @@ func (t *Tree) putRegion(b *kv.Batch, ino Ino, region uint64, l Layer, xs []exte
 		}
 	}
 	b.Put(kv.Extent(uint64(ino), region, uint64(l)), encodeExtents(region, xs))
+}
+
+// NameChunks applies b, which has the index records of chunks that somebody else than the tree has stored, and
+// that one's records which name them, so that Options.Named tells of them from then on. It does nothing and returns false where a sweep came in between: sweep is
+// what cas.Store.Sweeps said before they were stored; they must be stored again.
+func (t *Tree) NameChunks(sweep uint64, names []cas.Hash, b *kv.Batch) (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if sweep != t.chunks.Sweeps() {
+		return false, nil
+	}
+	if t.named != nil {
+		for _, h := range names {
+			t.named[h] = struct{}{}
+		}
+	}
+	return true, t.db.Apply(b)
 }
 
 // chunkBytes sums the bytes of xs that come from chunks.
@@ -201,7 +218,7 @@ func (s nameSet) has(h cas.Hash) bool {
 	return ok
 }
 
-// namedChunks lists the chunks that the extents of any layer name. What is named
+// namedChunks lists the chunks that the extents of any layer, or others than the tree, name. What is named
 // meanwhile is in t.named.
 func (t *Tree) namedChunks() (nameSet, error) {
 	var names nameSet
@@ -223,7 +240,10 @@ func (t *Tree) namedChunks() (nameSet, error) {
 		}
 		return true
 	})
-	if err = errors.Join(err, bad); err != nil {
+	if err = errors.Join(err, bad); err == nil && t.others != nil {
+		err = t.others(func(h cas.Hash) { names = append(names, short(h)) })
+	}
+	if err != nil {
 		return nil, fmt.Errorf("list the chunks in use: %w", err)
 	}
 	slices.Sort(names)

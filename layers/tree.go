@@ -27,6 +27,8 @@ type Options struct {
 	// Spare, if set, says which paths (relative to the root) stay as they are when a head moves; it says so of all below a
 	// directory of which it does. It does not change.
 	Spare func(path string, dir bool) bool
+	// Named, if set, calls fn for every chunk that others than the tree need, see NameChunks.
+	Named func(fn func(cas.Hash)) error
 }
 
 // Tree is one store's versioned tree.
@@ -38,6 +40,7 @@ type Tree struct {
 	now     func() time.Time
 	drifted func(Ino, *NameKey)
 	spare   func(path string, dir bool) bool // nil: nothing
+	others  func(fn func(cas.Hash)) error    // nil: nobody; see Options.Named
 
 	// mu guards everything below, and all that hangs on it: views, nodes,
 	// directory states, pending bytes. No hashing and no pack or content I/O
@@ -95,7 +98,7 @@ type Tree struct {
 // Open loads the tree of a store. db, chunks and base stay the caller's to close.
 func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 	t := &Tree{
-		db: db, chunks: chunks, base: base, log: o.Logger, now: o.Now, drifted: o.Drifted, spare: o.Spare,
+		db: db, chunks: chunks, base: base, log: o.Logger, now: o.Now, drifted: o.Drifted, spare: o.Spare, others: o.Named,
 		layers:     map[Layer]*layerRec{},
 		doomed:     map[Layer]*layerRec{},
 		digested:   map[Layer]bool{},

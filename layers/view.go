@@ -88,22 +88,13 @@ func (v *View) close() {
 // visibleInode returns the record of ino that the view sees, nil if there is none.
 func (v *View) visibleInode(ino Ino) (*inode, error) {
 	var rec *inode
-	var bad error
-	err := v.t.db.Scan(kv.InodePrefix(uint64(ino)), nil, func(k, val []byte) bool {
-		_, l, ok := kv.ParseInode(k)
-		if !ok {
-			bad = fmt.Errorf("inode key %x: %w", k, ErrCorrupt)
-			return false
+	err := v.newest(kv.InodePrefix(uint64(ino)), func(l Layer, val []byte) (err error) {
+		if rec, err = decodeInode(l, val); err == nil && rec.has(flagLost) {
+			err = fmt.Errorf("it was lost: %w", ErrCorrupt)
 		}
-		if !v.anc.has(Layer(l)) {
-			return true
-		}
-		if rec, bad = decodeInode(Layer(l), val); bad == nil && rec.has(flagLost) {
-			bad = fmt.Errorf("it was lost: %w", ErrCorrupt)
-		}
-		return false
+		return err
 	})
-	if err = errors.Join(err, bad); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("read inode %d: %w", ino, err)
 	}
 	return rec, nil

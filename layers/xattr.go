@@ -19,15 +19,11 @@ var xattrGone = []byte{0}
 func (v *View) xattr(ino Ino, name string) ([]byte, error) {
 	var val []byte
 	found := false
-	err := v.t.db.Scan(kv.XattrPrefix(uint64(ino), name), nil, func(k, x []byte) bool {
-		_, _, l, ok := kv.ParseXattr(k)
-		if !ok || !v.anc.has(Layer(l)) {
-			return true
-		}
+	err := v.newest(kv.XattrPrefix(uint64(ino), name), func(_ Layer, x []byte) error {
 		if len(x) > 0 && x[0] == 1 {
 			val, found = slices.Clone(x[1:]), true
 		}
-		return false
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read attribute %q of inode %d: %w", name, ino, err)

@@ -1,9 +1,15 @@
 // Package paths has the rules about paths that a user writes into rewindfs.toml: which ones a rollback
-// leaves as they are, and which ones a commit leaves out.
+// leaves as they are, which ones a commit leaves out, and what outside of the mount every checkpoint copies.
 //
 //	[paths]
 //	keep   = ["/.cache/", "*.log"]
 //	ignore = ["node_modules/", "!/vendor/node_modules/"]
+//
+//	[[target]]
+//	sqlite = "~/data/app.db"
+//
+//	[[target]]
+//	volume = "app_pgdata"
 //
 // The lists have gitignore syntax, matched by package doublestar: a pattern with a slash at its start or in its middle is about
 // the whole path, any other about a name at whatever depth; one that ends in a slash is about directories; ! takes back what an earlier
@@ -32,13 +38,24 @@ const FileName = "rewindfs.toml"
 const (
 	maxSize     = 64 << 10
 	maxPatterns = 1000
+	maxTargets  = 100
 )
 
 // Rules say which paths are kept and which are ignored. Nil has none.
 type Rules struct {
 	File         string   // that they are from, "" for none
 	Keep, Ignore []string // as they were written
+	Targets      []Target
 	keep, ignore []rule
+}
+
+// Target is something outside of the mount: either a database of SQLite, by its absolute path or one below ~/, or
+// a volume of Docker, or of what is called like it, that is reached by a container of Image.
+type Target struct {
+	SQLite string
+	Volume string
+	Docker string // "" for the usual program
+	Image  string // "" for the usual image
 }
 
 // rule is one pattern.
@@ -92,16 +109,20 @@ func read(file string) ([]byte, error) {
 // is misspelt must not be taken for none.
 func Parse(text []byte) (*Rules, error) {
 	var f struct {
-		Paths struct{ Keep, Ignore []string }
+		Paths  struct{ Keep, Ignore []string }
+		Target []Target
 	}
 	meta, err := toml.Decode(string(text), &f)
 	if err != nil {
 		return nil, err
 	}
 	if keys := meta.Undecoded(); len(keys) > 0 {
-		return nil, fmt.Errorf("unknown key %s: there are paths.keep and paths.ignore", keys[0])
+		return nil, fmt.Errorf("unknown key %s: there are paths.keep, paths.ignore, and target with sqlite, or volume, docker and image", keys[0])
 	}
-	r := &Rules{Keep: f.Paths.Keep, Ignore: f.Paths.Ignore}
+	r := &Rules{Keep: f.Paths.Keep, Ignore: f.Paths.Ignore, Targets: f.Target}
+	if err := checkTargets(f.Target); err != nil {
+		return nil, err
+	}
 	for _, l := range []struct {
 		name string
 		from []string
@@ -119,6 +140,24 @@ func Parse(text []byte) (*Rules, error) {
 		}
 	}
 	return r, nil
+}
+
+func checkTargets(targets []Target) error {
+	if len(targets) > maxTargets {
+		return fmt.Errorf("there are %d targets; %d are allowed", len(targets), maxTargets)
+	}
+	for i := range targets {
+		t := &targets[i]
+		switch {
+		case (t.SQLite == "") == (t.Volume == ""):
+			return fmt.Errorf("target %d: it needs sqlite or volume, and not both", i+1)
+		case t.Volume == "" && t.Docker+t.Image != "":
+			return fmt.Errorf("target %d: docker and image go with volume", i+1)
+		case t.SQLite != "" && !filepath.IsAbs(t.SQLite) && !strings.HasPrefix(t.SQLite, "~/"):
+			return fmt.Errorf("target %d: sqlite = %q is no absolute path, and none below ~/", i+1, t.SQLite)
+		}
+	}
+	return nil
 }
 
 func parseRule(p string) (rule, error) {

@@ -127,8 +127,9 @@ part_race() {
 
 part_real() {
 	local log=$logs/real.log
-	check examples timeout 600 examples/run-all.sh "$bin"
-	REWINDFS_BIN=$bin scripts/real-programs.sh --short 2>&1 | tee "$log" | grep -E '^(ok|FAIL|skip) |^   '
+	check examples timeout 900 examples/run-all.sh "$bin"
+	REWINDFS_BIN=$bin check sqlite-checkpoints timeout 600 scripts/sqlite-checkpoints.sh 300
+	{ REWINDFS_BIN=$bin scripts/real-programs.sh --short; CHECKPOINTS=5 REWINDFS_BIN=$bin timeout 600 scripts/databases.sh; } 2>&1 | tee "$log" | grep -E '^(ok|FAIL|skip) |^   '
 	passed=$((passed + $(grep -c '^ok ' "$log"))) failed=$((failed + $(grep -c '^FAIL ' "$log")))
 	while read -r _ t; do failures+=("real: $t"); done < <(grep '^FAIL ' "$log")
 }
@@ -137,7 +138,8 @@ part_real() {
 main() {
 	say "Set-up"
 	need_go
-	need_packages fusermount3:fuse3 git:git gcc:gcc make:make rsync:rsync sqlite3:sqlite3 setfattr:attr setfacl:acl setcap:libcap2-bin python3:python3 mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
+	need_packages fusermount3:fuse3 git:git gcc:gcc make:make rsync:rsync sqlite3:sqlite3 setfattr:attr setfacl:acl setcap:libcap2-bin python3:python3 mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs psql:postgresql
+	[ -e /usr/include/lmdb.h ] || need_packages no-such-command:liblmdb-dev
 	open_dev_fuse
 	case " ${parts[*]} " in *" e2e "* | *" real "*)
 		bin=$logs/rewindfs

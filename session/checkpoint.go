@@ -62,6 +62,16 @@ func (s *Session) Checkpoint(ctx context.Context, r *control.CheckpointRequest) 
 	if err := e.Validate(); err != nil {
 		return nil, apiError(err)
 	}
+	want, err := s.targetsOf(r.SQLite)
+	if err != nil {
+		return nil, err
+	}
+	took, err := s.copyTargets(ctx, want, r.SkipFailedTargets)
+	if err != nil {
+		return nil, apiError(err)
+	}
+	defer took.release()
+	e.Targets = took.copies
 	s.heads.Lock()
 	made, err := s.checkpoint(ctx, r, e)
 	s.heads.Unlock()
@@ -76,6 +86,9 @@ func (s *Session) Checkpoint(ctx context.Context, r *control.CheckpointRequest) 
 	}
 	out := s.describeCheckpoint(&made.entry)
 	out.EngineUS, out.Existing = made.took.Microseconds(), made.existing
+	if !made.existing {
+		out.Targets = took.wire
+	}
 	return &out, nil
 }
 
@@ -188,6 +201,9 @@ func (s *Session) sealLocked(ctx context.Context, p sealing) (sealed, error) {
 	}
 	live()
 	s.arrived = talk
+	for _, c := range e.Targets {
+		s.holds(c)
+	}
 	took := time.Since(start)
 	s.stats.checkpoints.Add(1)
 	s.stats.checkpointNS.Add(int64(took))
@@ -220,6 +236,9 @@ func (s *Session) auditCheckpoint(e *journal.Entry, op uint64) {
 		"changed_paths": e.ChangedPaths, "conversation": e.Conversation.State, "messages": e.Conversation.Messages,
 		"auto": e.Auto, "pending": e.Pending, "tool_call": e.ToolCall, "phase": e.Phase,
 	}
+	if len(e.Targets) > 0 {
+		event.Details["targets"] = targetNames(wireTargets(e.Targets, ""))
+	}
 	s.audit(event)
 }
 
@@ -230,6 +249,7 @@ func wireCheckpoint(e *journal.Entry) control.Checkpoint {
 		Conversation: wireConversation(e.Conversation), Seq: e.Seq, Tool: (*control.Tool)(e.Tool),
 		Message: e.Message, Metadata: e.Metadata, Phase: e.Phase,
 		Turn: e.Turn, ToolCall: e.ToolCall, Auto: e.Auto, Branch: e.Branch,
+		Targets: wireTargets(e.Targets, ""),
 	}
 }
 

@@ -224,9 +224,13 @@ func (s *Session) exportArchive(ctx context.Context, w io.Writer, x *control.Exp
 		return nil, err
 	}
 	d, err := a.Close()
+	left := 0
+	for i := range list {
+		left += len(list[i].Targets)
+	}
 	return &control.Exported{
 		Format: x.Format, Checkpoint: to.Name(), Checkpoints: a.Counts.Checkpoints, Objects: a.Counts.Objects, Bytes: a.Counts.Bytes,
-		Messages: a.Counts.Messages, Digest: hex.EncodeToString(d[:]),
+		Messages: a.Counts.Messages, Digest: hex.EncodeToString(d[:]), Targets: left,
 	}, err
 }
 

@@ -43,9 +43,12 @@ func (s *Session) foresee(ctx context.Context, to journal.Target, g going) (*con
 	if err != nil {
 		return nil, apiError(fmt.Errorf("compare with %s: %w", to.Name(), err))
 	}
+	if to.Entry != nil && !g.noTargets && !g.messagesOnly {
+		res.Targets = wireTargets(to.Entry.Targets, control.TargetWouldRestore)
+	}
 	target := layers.Layer(to.Layer)
 	res.Dropped = dropped(s.linePast(target), s.inLineOf(target))
-	res.Noop = res.ChangedPaths == 0 && len(res.Dropped) == 0
+	res.Noop = res.ChangedPaths == 0 && len(res.Dropped) == 0 && len(res.Targets) == 0
 	res.Busy = wireProcesses(s.mayHold(ctx))
 	res.EngineUS = time.Since(start).Microseconds()
 	return res, nil

@@ -105,7 +105,7 @@ func (f *fsck) run(ctx context.Context) (*control.Fsck, error) {
 	if rec := f.db.Recovered(); rec.Lost {
 		f.report(control.Finding{Kind: "log", What: "what was written last before a power cut is gone, from " + filepath.Base(rec.Where) + " on", Lost: true}, nil)
 	}
-	for _, step := range []func() error{f.checkJournal, f.checkMemory, func() error { return f.checkLayers(ctx) }, f.apply, f.checkLedger} {
+	for _, step := range []func() error{f.checkJournal, f.checkMemory, f.checkTargets, func() error { return f.checkLayers(ctx) }, f.apply, f.checkLedger} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("check the store: %w", err)
 		}

@@ -130,6 +130,10 @@ func (g *gc) round(ctx context.Context, pick func() ([]journal.Entry, error)) er
 	if g.out.Records += int64(swept); err != nil {
 		return err
 	}
+	swept, err = s.targets.Sweep(s.neededContents)
+	if g.out.Records += int64(swept); err != nil {
+		return err
+	}
 	freed, err := s.tree.Squeeze()
 	if g.freed += freed; err != nil {
 		return err

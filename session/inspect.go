@@ -46,6 +46,16 @@ func (s *Session) Status(context.Context, *control.None) (*control.Status, error
 	for _, d := range drift {
 		st.Drift = append(st.Drift, control.Drift{PathName: control.NameOf(d.Path), Reason: d.Reason})
 	}
+	owed, err := s.owedTargets(s.o.Branch)
+	if err != nil {
+		return nil, apiError(err)
+	}
+	st.TargetsOwed = wireTargets(owed, "")
+	if all, err := s.rulesTargets(); err != nil {
+		s.log.Warn("targets cannot be copied", "error", err) // a checkpoint says so
+	} else {
+		st.Targets = wireTargets(all, "")
+	}
 	slices.SortFunc(st.Drift, func(a, b control.Drift) int { return strings.Compare(a.Path, b.Path) })
 	return st, nil
 }
@@ -150,6 +160,9 @@ func (s *Session) Diff(ctx context.Context, r *control.DiffRequest, out *control
 		sum.Counts[c.Status]++
 		return out.Emit(c)
 	})
+	if err == nil && len(r.Paths) == 0 {
+		sum.Targets, err = s.compareTargets(ctx, &d)
+	}
 	return sum, d.failed(err)
 }
 
@@ -157,15 +170,28 @@ func (s *Session) Diff(ctx context.Context, r *control.DiffRequest, out *control
 type comparison struct {
 	from, to         layers.Layer
 	fromName, toName string
+	fromAt, toAt     *journal.Entry // nil of the base; toAt also of the present state, see now
+	now              bool
 	below            func(path string) bool
 }
 
 func (s *Session) comparison(ctx context.Context, r *control.DiffRequest) (d comparison, err error) {
-	if d.from, d.fromName, err = s.diffFrom(r.From); err != nil {
+	from, err := s.diffFrom(r.From)
+	if err != nil {
 		return d, err
 	}
-	if d.to, d.toName, err = s.diffTo(ctx, r.To); err != nil {
-		return d, err
+	d.from, d.fromName, d.fromAt = layers.Layer(from.Layer), from.Name(), from.Entry
+	if d.now = r.To == ""; d.now {
+		if err := s.barrier(ctx); err != nil {
+			return d, apiError(err)
+		}
+		d.to, d.toName = s.branch.HeadLayer(), "head"
+	} else {
+		to, err := s.resolveAnywhere(r.To)
+		if err != nil {
+			return d, err
+		}
+		d.to, d.toName, d.toAt = layers.Layer(to.Layer), to.Name(), to.Entry
 	}
 	d.below, err = pathFilter(r.Paths)
 	return d, err
@@ -183,39 +209,26 @@ func (d *comparison) failed(err error) error {
 }
 
 // diffFrom resolves the older side when not said: the latest checkpoint or what was committed to the base since, or the base.
-func (s *Session) diffFrom(ref string) (layers.Layer, string, error) {
-	if ref == "" {
-		e, ok := s.journal.Latest(s.line)
-		l, err := s.lastCommit()
-		if err != nil {
-			return 0, "", err
-		}
-		if l > layers.BaseLayer && (!ok || uint64(l) > e.Layer) {
-			at := journal.Target{Layer: uint64(l)}
-			if c, ok := s.journal.Newest(at.Layer); ok {
-				at.Entry = &c
-			}
-			return l, at.Name(), nil
-		}
-		if !ok {
-			return layers.BaseLayer, journal.RefBase, nil
-		}
-		return layers.Layer(e.Layer), journal.Target{Entry: &e}.Name(), nil
+func (s *Session) diffFrom(ref string) (journal.Target, error) {
+	if ref != "" {
+		return s.resolveAnywhere(ref)
 	}
-	t, err := s.resolveAnywhere(ref)
-	return layers.Layer(t.Layer), t.Name(), err
-}
-
-// diffTo resolves the newer side: the head when not said.
-func (s *Session) diffTo(ctx context.Context, ref string) (layers.Layer, string, error) {
-	if ref == "" {
-		if err := s.barrier(ctx); err != nil {
-			return 0, "", apiError(err)
-		}
-		return s.branch.HeadLayer(), "head", nil
+	e, ok := s.journal.Latest(s.line)
+	l, err := s.lastCommit()
+	if err != nil {
+		return journal.Target{}, err
 	}
-	t, err := s.resolveAnywhere(ref)
-	return layers.Layer(t.Layer), t.Name(), err
+	if l > layers.BaseLayer && (!ok || uint64(l) > e.Layer) {
+		at := journal.Target{Layer: uint64(l)}
+		if c, ok := s.journal.Newest(at.Layer); ok {
+			at.Entry = &c
+		}
+		return at, nil
+	}
+	if !ok {
+		return journal.Target{}, nil // the base
+	}
+	return journal.Target{Layer: e.Layer, Entry: &e}, nil
 }
 
 // pathFilter keeps the given paths and what lies below them; no paths keep all.

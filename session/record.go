@@ -22,13 +22,14 @@ const (
 	kvName     = "kv"
 	kvLock     = "kv/lock" // what package kv locks as long as a store is open
 	packsName  = "packs"
+	targetsDir = "targets" // temporary files: copies of databases on their way
 	ledgerName = "ledger"
 	logName    = "daemon.log"
 )
 
 // ours are the names of all that this program puts into a store directory, in the order of
 // removal: as long as the record is there, the store can be named and destroyed again.
-var ours = []string{packsName, ledgerName, kvName, logName, logName + oldLogSuffix, holdName, holdDefaultsName, holdTempName, control.SocketName, agentDir, containersName, containersName + ".tmp", recordName + ".tmp", recordName}
+var ours = []string{packsName, targetsDir, ledgerName, kvName, logName, logName + oldLogSuffix, holdName, holdDefaultsName, holdTempName, control.SocketName, agentDir, containersName, containersName + ".tmp", recordName + ".tmp", recordName}
 
 // recordFormat is the version of Record that this program writes.
 const recordFormat = 1

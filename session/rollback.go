@@ -39,7 +39,7 @@ func (s *Session) Rollback(ctx context.Context, r *control.RollbackRequest) (*co
 		return nil, badRequest("either the files alone or the messages alone")
 	}
 	g := going{
-		touch: r.Touch, reason: r.Notes, noNotice: r.NoNotice, filesOnly: r.FilesOnly, messagesOnly: r.MessagesOnly,
+		touch: r.Touch, reason: r.Notes, noNotice: r.NoNotice, filesOnly: r.FilesOnly, messagesOnly: r.MessagesOnly, noTargets: r.NoTargets,
 	}
 	if r.DryRun {
 		return s.foresee(ctx, to, g)
@@ -53,6 +53,7 @@ type going struct {
 	reason                  string // why, for the model and the ledger
 	noNotice                bool
 	filesOnly, messagesOnly bool
+	noTargets               bool   // leave what is outside of the mount as it is
 	trigger                 string // what asked for it, "" for a person or a program
 }
 
@@ -76,6 +77,13 @@ func (s *Session) rollbackTo(ctx context.Context, to journal.Target, g going) (*
 	if g.messagesOnly {
 		return s.restoreMessages(ctx, to, m)
 	}
+	if to.Entry != nil && !g.noTargets {
+		var err error
+		if m.back, err = s.readyTargets(ctx, to.Entry.Targets); err != nil {
+			return nil, err
+		}
+		defer m.back.close()
+	}
 	res, err := s.moveHead(ctx, m)
 	if err != nil {
 		return nil, err
@@ -97,73 +105,6 @@ func spoken(to journal.Target) string {
 // standsAt reports whether the head is at a layer already, with nothing changed. Preconditions: s.heads is held.
 func (s *Session) standsAt(ctx context.Context, l uint64) bool {
 	return s.barrier(ctx) == nil && s.branch.Clean() && uint64(s.branch.Parent()) == l
-}
-
-// restoreMessages makes the conversations of m the live ones and leaves the files alone.
-// It is a movement that undo takes back, so the present files are sealed, if they changed.
-func (s *Session) restoreMessages(ctx context.Context, to journal.Target, m move) (*control.Rollback, error) {
-	if err := s.barrier(ctx); err != nil { // what is sealed is what programs have written
-		return nil, apiError(err)
-	}
-	at := uint64(s.branch.Parent())
-	op := journal.Op{
-		Kind: journal.OpRollback, Branch: s.o.Branch, From: at, To: at, Open: uint64(s.branch.HeadLayer()),
-		Label: m.label, Live: s.leftConversation(),
-	}
-	res := emptyRollback()
-	if res.Noop = maps.Equal(m.conv.live, s.memory.Live(s.o.Branch)); !res.Noop {
-		if err := s.moveTalk(&op, m.conv, !s.branch.Clean()); err != nil {
-			return nil, err
-		}
-	}
-	res.Layer = to.Layer
-	res.Checkpoint = to.Name()
-	if to.Entry != nil {
-		res.CheckpointID = to.Entry.ID
-	}
-	m.conv.tell(res)
-	event := s.event(ledger.KindRollback)
-	if res.Noop {
-		event.Kind = ledger.KindSkippedNoop
-	}
-	event.Checkpoint, event.Label, event.Layer, event.Op = res.CheckpointID, res.Checkpoint, res.Layer, op.N
-	event.Details = map[string]any{"messages_only": true, "reason": clip(m.reason, 2000)}
-	s.audit(event)
-	return res, nil
-}
-
-// moveTalk makes the conversations of c live and notes op, in one batch; with seal, the open
-// layer becomes the one that op left. Preconditions: s.heads is held.
-func (s *Session) moveTalk(op *journal.Op, c *restored, seal bool) error {
-	s.layering.Lock()
-	defer s.layering.Unlock()
-	var live func()
-	stage := func(b *kv.Batch) (err error) {
-		b.UseReserve()
-		if *op, err = s.journal.StageOp(b, *op); err == nil {
-			live, err = s.memory.StageLive(b, s.o.Branch, c.live)
-		}
-		return err
-	}
-	var err error
-	if seal {
-		_, err = s.branch.Seal(func(b *kv.Batch, sealed layers.Sealed) error {
-			op.From, op.To, op.Open = uint64(sealed.Layer), uint64(sealed.Layer), uint64(sealed.Open)
-			return stage(b)
-		})
-	} else {
-		var b kv.Batch
-		if err = stage(&b); err == nil {
-			err = s.db.Apply(&b)
-		}
-	}
-	if err != nil {
-		return apiError(fmt.Errorf("make the conversation the live one: %w", err))
-	}
-	s.journal.Commit(nil, op)
-	live()
-	s.arrived = s.memory.Live(s.o.Branch)
-	return nil
 }
 
 // Undo takes back the last head movements: rollbacks, and redone ones.
@@ -210,6 +151,12 @@ func (s *Session) walk(ctx context.Context, r *control.UndoRequest, kind journal
 			return nil, err
 		}
 	}
+	if !r.NoTargets {
+		if m.back, err = s.readyTargets(ctx, stepTargets(path)); err != nil {
+			return nil, err
+		}
+		defer m.back.close()
+	}
 	res, err := s.moveHead(ctx, m)
 	if err != nil {
 		return nil, err
@@ -248,6 +195,7 @@ type move struct {
 	steps   int
 	label   string
 	conv    *restored // nil: the conversations stay as they are
+	back    *putting  // nil: what is outside of the mount stays as it is
 	reason  string
 	trigger string
 }
@@ -262,7 +210,7 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 	parent := s.branch.Parent() // only who holds heads changes it
 	var op journal.Op
 	live := func() {}
-	talk := false // the conversation moved, and no file
+	talk := false // the conversation or a target moved, and no file
 	thaw := s.mount.Freeze()
 	s.layering.Lock()
 	moved, err := s.branch.MoveHead(m.target, m.touch, func(b *kv.Batch, mv layers.Moved) (err error) {
@@ -271,10 +219,13 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 		if o.Untouched, err = s.untouched(mv); err != nil {
 			return err
 		}
-		if o.Untouched = o.Untouched && !s.talkedOn(); o.Untouched {
+		if o.Untouched = o.Untouched && !s.talkedOn() && !s.wentOn(m.back); o.Untouched {
 			o.Same = uint64(parent)
 		}
-		if op, err = s.journal.StageOp(b, o); err != nil || m.conv == nil {
+		if op, err = s.journal.StageOp(b, o); err == nil {
+			err = s.stageOwed(b, m.back)
+		}
+		if err != nil || m.conv == nil {
 			return err
 		}
 		live, err = s.memory.StageLive(b, s.o.Branch, m.conv.live)
@@ -289,24 +240,9 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 	if err != nil {
 		return nil, apiError(fmt.Errorf("move the head: %w", err))
 	}
-	switch {
-	case op.N != 0:
-	case m.conv != nil && (m.kind != journal.OpRollback || !maps.Equal(m.conv.live, s.memory.Live(s.o.Branch))):
-		// No file moved, but the conversation did, or the steps led back to where they began.
-		op = s.opOf(m, moved)
-		op.From, op.To, op.Open = uint64(m.target), uint64(m.target), uint64(s.branch.HeadLayer())
-		talk = !maps.Equal(m.conv.live, s.memory.Live(s.o.Branch))
-		if op.Untouched = !s.talkedOn(); op.Untouched {
-			op.Same = uint64(m.target)
-		}
-		if err := s.moveTalk(&op, m.conv, false); err != nil {
+	if op.N == 0 {
+		if op, talk, err = s.moveWithoutFiles(m, moved); err != nil {
 			return nil, err
-		}
-	case m.kind != journal.OpRollback:
-		o := s.opOf(m, moved)
-		o.Untouched, o.Same = true, uint64(m.target)
-		if err := s.noteOp(o); err != nil {
-			return nil, apiError(err)
 		}
 	}
 	if !moved.Noop {
@@ -316,11 +252,12 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 		}
 	}
 	took := time.Since(start)
+	outside := s.putBack(ctx, m.back)
 	s.calls.reset() // whatever was under way belongs to what was left
 	s.before.Store(nil)
 	s.arrived = s.memory.Live(s.o.Branch)
 	res := s.describeMove(ctx, m, moved, before)
-	res.EngineUS = took.Microseconds()
+	res.EngineUS, res.Targets = took.Microseconds(), outside
 	res.Noop = res.Noop && !talk
 	m.conv.tell(res)
 	if res.FilesOnly = m.conv == nil; res.FilesOnly {
@@ -337,7 +274,7 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 func (s *Session) opOf(m move, mv layers.Moved) journal.Op {
 	return journal.Op{
 		Kind: m.kind, Branch: s.o.Branch, From: uint64(mv.From), To: uint64(mv.Target),
-		Open: uint64(mv.Open), Steps: m.steps, Label: m.label, At: mv.At, Live: s.leftConversation(),
+		Open: uint64(mv.Open), Steps: m.steps, Label: m.label, At: mv.At, Live: s.leftConversation(), Targets: m.back.left(),
 	}
 }
 
@@ -363,6 +300,9 @@ func (s *Session) auditMove(m move, moved layers.Moved, op uint64, res *control.
 	event.Details = map[string]any{
 		"asked": string(m.kind), "from": uint64(moved.From), "changed_paths": res.ChangedPaths, "kept_paths": res.KeptPaths, "trigger": m.trigger,
 		"reason": clip(m.reason, 2000), "messages": len(res.Messages), "repairs": len(res.Repairs),
+	}
+	if len(res.Targets) > 0 {
+		event.Details["targets"] = targetNames(res.Targets)
 	}
 	s.audit(event)
 	if !moved.Noop {

@@ -37,9 +37,10 @@ type Session struct {
 	madeUp   int                           // call ids made up so far
 	policy   control.Policy                // kept in the store
 	lastAuto *control.AutoRolledBack
-	life     string         // see legalMoves
-	arrived  memory.Threads // the live conversations when the head got where it stands
-	thins    bool           // automatic checkpoints are being thinned out
+	life     string                  // see legalMoves
+	arrived  memory.Threads          // the live conversations when the head got where it stands
+	held     map[string]journal.Copy // what targets outside of the mount held when the head got where it stands, by Copy.Key
+	thins    bool                    // automatic checkpoints are being thinned out
 
 	shown   atomic.Pointer[agentSide] // by the last status
 	leaving bool                      // guarded by store.mu: the mount is being taken down

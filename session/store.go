@@ -22,6 +22,7 @@ import (
 	"github.com/rewindfs/rewindfs/ledger"
 	"github.com/rewindfs/rewindfs/memory"
 	"github.com/rewindfs/rewindfs/paths"
+	"github.com/rewindfs/rewindfs/targets"
 )
 
 // store is what all branches of a store share, and the daemon that serves them.
@@ -35,6 +36,7 @@ type store struct {
 	journal *journal.Journal
 	memory  *memory.Store
 	ledger  *ledger.Ledger
+	targets *targets.Store
 	budget  *budgetKeeper // one for all branches
 	server  *control.Server
 	socket  net.Listener
@@ -227,9 +229,15 @@ func (s *Session) openTree() error {
 	if s.chunks, err = cas.Open(s.o.Store, s.db, cas.Options{Logger: s.log}); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
+	if err := os.RemoveAll(filepath.Join(s.o.Store, targetsDir)); err != nil { // of a daemon that was killed
+		return fmt.Errorf("remove temporary files of the store %s: %w", s.o.Store, err)
+	}
+	s.targets = targets.NewStore(s.db, s.chunks, func(sweep uint64, names []cas.Hash, b *kv.Batch) (bool, error) {
+		return s.tree.NameChunks(sweep, names, b)
+	})
 	// Chunks are on disk before records that name them.
 	s.db.SetBeforeFlush(s.chunks.Sync)
-	if s.tree, err = layers.Open(s.db, s.chunks, s.base, layers.Options{Logger: s.log, Now: s.o.Now, Drifted: s.noteDrift, Spare: s.keepRule()}); err != nil {
+	if s.tree, err = layers.Open(s.db, s.chunks, s.base, layers.Options{Logger: s.log, Now: s.o.Now, Drifted: s.noteDrift, Spare: s.keepRule(), Named: s.targets.Named}); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
 	if s.branch, err = s.tree.Branch(s.o.Branch); err != nil {
@@ -238,7 +246,11 @@ func (s *Session) openTree() error {
 	if s.journal, err = journal.Open(s.db, s.o.Now); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
-	return s.openAgentSide()
+	owed, err := s.owedTargets(s.o.Branch)
+	if err == nil && len(owed) > 0 {
+		s.log.Warn("the last movement of the head did not put back all targets outside of the mount: make it again", "targets", targetNames(wireTargets(owed, "")))
+	}
+	return firstOf(err, s.openAgentSide())
 }
 
 // noteDrift tells every mount. Called with the tree locked.

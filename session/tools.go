@@ -34,6 +34,14 @@ func (s *Session) ToolBegin(ctx context.Context, r *control.ToolBegin) (*control
 	if err := checkNames(map[string]string{"tool name": r.Name, "call id": r.Call, "step id": r.Step, "agent id": r.Agent, "turn id": r.Turn}); err != nil {
 		return nil, err
 	}
+	took := &copied{release: func() {}}
+	if !r.ReadOnly {
+		var err error
+		if took, err = s.copyRulesTargets(ctx); err != nil {
+			return nil, apiError(err)
+		}
+	}
+	defer took.release()
 	s.heads.Lock()
 	defer s.heads.Unlock()
 	if err := s.alive(); err != nil {
@@ -58,7 +66,7 @@ func (s *Session) ToolBegin(ctx context.Context, r *control.ToolBegin) (*control
 	event.Details = map[string]any{"tool": r.Name, "call": r.Call, "step": r.Step, "readonly": r.ReadOnly, "sealed": b.seal}
 	switch {
 	case b.seal:
-		e := journal.Entry{Branch: s.o.Branch, Phase: "pre_execute", Turn: r.Turn, ToolCall: r.Call, Auto: true, Tool: &b.tool}
+		e := journal.Entry{Branch: s.o.Branch, Phase: "pre_execute", Turn: r.Turn, ToolCall: r.Call, Auto: true, Tool: &b.tool, Targets: took.copies}
 		made, err := s.sealLocked(ctx, sealing{entry: e, talk: now, shareLayer: true})
 		if err != nil {
 			s.calls.end(r.Call) // it does not start

@@ -97,6 +97,9 @@ func (a *app) runExport(ctx context.Context, r control.ExportRequest, file strin
 		if out.Sockets > 0 {
 			fmt.Fprintf(w, "Left out: %s, which tar has no words for.\n", count(int64(out.Sockets), "socket"))
 		}
+		if out.Targets > 0 {
+			fmt.Fprintf(w, "Left out: what %d targets outside of the mount held.\n", out.Targets)
+		}
 		if r.Format == control.FormatArchive {
 			fmt.Fprintf(w, "Bring it back with: rewindfs import %s --branch NAME\n", quoteArg(show(file)))
 		}

@@ -19,6 +19,7 @@ type checkpointOptions struct {
 	meta     []string
 	messages []string
 	format   string
+	sqlite   []string
 }
 
 func (a *app) newCheckpoint() *cobra.Command {
@@ -33,6 +34,9 @@ The live conversation is kept with it; --messages brings a newer one along. If t
 same and says conversation: missing, never an older one; what can be read and is no conversation is refused, and nothing changes.
 
 With --pending it is only recorded: attach makes it count, reject takes that back.
+
+--sqlite also copies a database outside of the mount, as the targets of rewindfs.toml are with every checkpoint: a rollback to it puts them back, and
+undo takes that back. A database that is not there is noted as such; one that cannot be copied fails the checkpoint.
 
 ` + formatHelp + "\n" + exitHelp,
 		Args: between(0, 1, "at most one label"),
@@ -53,6 +57,8 @@ With --pending it is only recorded: attach makes it count, reject takes that bac
 	f.StringArrayVar(&o.messages, "messages", nil, "file with the conversation (-: standard input), or THREAD=FILE for a named one (more than once)")
 	a.addFormat(cmd, &o.format)
 	f.BoolVar(&o.req.Pending, "pending", false, "only record it: it counts once it is attached")
+	f.StringArrayVar(&o.sqlite, "sqlite", nil, "SQLite database outside of the mount, to be copied with it (more than once)")
+	f.BoolVar(&o.req.SkipFailedTargets, "skip-failed-targets", false, "do without the targets that cannot be copied")
 	cmd.AddCommand(a.newAttach(), a.newCurrent(), a.newReject(), a.newCollect(), a.newCheckpointList(), a.newDelete())
 	return cmd
 }
@@ -102,6 +108,9 @@ func (a *app) runCheckpoint(ctx context.Context, o *checkpointOptions) error {
 	if o.req.Metadata, err = metadata(o.meta); err != nil {
 		return err
 	}
+	if o.req.SQLite, err = sqlitePaths(o.sqlite); err != nil {
+		return err
+	}
 	said, err := messagesArgs(o.messages)
 	if err != nil {
 		return err
@@ -116,6 +125,7 @@ func (a *app) runCheckpoint(ctx context.Context, o *checkpointOptions) error {
 		return err
 	}
 	o.req.Threads, o.req.Missing = sent.threads, sent.missing
+	c.Timeout = moveTime // targets may be large
 	res := checkpointMade{Warnings: sent.warnings}
 	if res.Checkpoint, err = c.Checkpoint(ctx, o.req); err != nil {
 		return err
@@ -130,6 +140,7 @@ func printMade(w io.Writer, c *control.Checkpoint) {
 		fmt.Fprintf(w, "Checkpoint %s: %s changed since the one before, kept in %s; conversation: %s.\n",
 			checkpointName(c), count(c.ChangedPaths, "path"), micros(c.EngineUS), describeConversation(c.Conversation))
 	}
+	printTargets(w, c.Targets)
 	if c.State == stateRecorded {
 		fmt.Fprintf(w, "It is recorded, and counts once it is attached: rewindfs checkpoint attach %s\n", quoteArg(refOf(c)))
 		return

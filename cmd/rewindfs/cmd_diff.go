@@ -118,6 +118,14 @@ func (a *app) runDiff(ctx context.Context, o *diffOptions) error {
 	}
 	if !o.nameStatus {
 		printDiffSummary(w, sum)
+		for i := range sum.Targets {
+			t := &sum.Targets[i]
+			fmt.Fprintf(w, "%s  target: %s", t.Status, targetName(t))
+			if t.Error != "" {
+				fmt.Fprintf(w, "  (%s)", show(t.Error))
+			}
+			fmt.Fprintln(w)
+		}
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print the result: %w", err)

@@ -32,6 +32,9 @@ The conversation goes back, too, and is made valid for its provider: the message
 in memory get. A notice in it tells the model that it was rolled back, with --notes as the reason. One that cannot be made valid is refused, with
 the reason, and nothing changes.
 
+Targets outside of the mount that the checkpoint has copies of are put back, too, after what they hold now was copied, for undo; --no-targets
+leaves them as they are.
+
 ` + exitHelp,
 		Args:              exactly(1, "one checkpoint"),
 		ValidArgsFunction: a.completeOneRef,
@@ -47,6 +50,7 @@ the reason, and nothing changes.
 	f.BoolVar(&o.req.NoNotice, "no-notice", false, "do not tell the model")
 	f.BoolVar(&o.req.FilesOnly, "files-only", false, "leave the conversation as it is")
 	f.BoolVar(&o.req.MessagesOnly, "messages-only", false, "leave the files as they are")
+	f.BoolVar(&o.req.NoTargets, "no-targets", false, "leave databases and volumes outside of the mount as they are")
 	f.StringVar(&o.messages, "messages-out", "", "write the conversation to this file, whole or not at all")
 	addIfBusy(cmd, &o.req.WhenBusy)
 	return cmd
@@ -133,7 +137,7 @@ func (a *app) runRollback(ctx context.Context, o *rollbackOptions) error {
 			return &foundError{fmt.Errorf("back at '%s', but %w (the messages are in: rewindfs memory get)", res.Checkpoint, err), movedOf(res)}
 		}
 	}
-	return a.result(movedOf(res), func(w io.Writer) {
+	return a.moved(res, "rollback "+quoteArg(o.req.Ref), func(w io.Writer) {
 		if o.req.DryRun {
 			printForeseen(w, o.req, res)
 			return
@@ -146,6 +150,18 @@ func (a *app) runRollback(ctx context.Context, o *rollbackOptions) error {
 			fmt.Fprintln(w, "Undo with: rewindfs undo")
 		}
 	})
+}
+
+// moved prints the result of a movement, which is a failure where a target was not put back; again is the command that tries it again.
+func (a *app) moved(res *control.Rollback, again string, text func(io.Writer)) error {
+	bad := targetsFailed(res.Targets, again)
+	if bad != nil && a.json {
+		return &foundError{bad, movedOf(res)}
+	}
+	if err := a.result(movedOf(res), text); err != nil || bad == nil {
+		return err
+	}
+	return bad
 }
 
 // printMoved says what a rollback has done to the files and to the conversation.
@@ -165,6 +181,7 @@ func printMoved(w io.Writer, res *control.Rollback, filesOnly, messagesOnly bool
 	if res.KeptPaths > 0 && !messagesOnly {
 		fmt.Fprintf(w, "Kept as before, as rewindfs.toml says: %s.\n", count(res.KeptPaths, "path"))
 	}
+	printTargets(w, res.Targets)
 	printConversation(w, res, filesOnly)
 	printDropped(w, res, "left the line; each can still be reached by its id")
 	printBusy(w, res)
@@ -216,6 +233,7 @@ func printForeseen(w io.Writer, r control.RollbackRequest, res *control.Rollback
 	if res.KeptPaths > 0 {
 		fmt.Fprintf(w, "Kept as now, as rewindfs.toml says: %s.\n", count(res.KeptPaths, "path"))
 	}
+	printTargets(w, res.Targets)
 	printDropped(w, res, "would leave the line")
 	printBusy(w, res)
 	fmt.Fprintf(w, "Nothing was done. Do it with: rewindfs rollback %s\n", quoteArg(r.Ref))

@@ -229,6 +229,12 @@ func printStatus(w io.Writer, st *control.Status) {
 	if r := st.Paths; r.File != "" {
 		rows = append(rows, []string{"Rules", fmt.Sprintf("%s: keeps %s; commits leave out %s", show(r.File), describePatterns(r.Keep), describePatterns(r.Ignore))})
 	}
+	if len(st.Targets) > 0 {
+		rows = append(rows, []string{"Targets", "every checkpoint copies " + describeTargets(st.Targets)})
+	}
+	if len(st.TargetsOwed) > 0 {
+		rows = append(rows, []string{"Not put back", describeTargets(st.TargetsOwed) + ": make the last rollback, undo or redo again"})
+	}
 	if r := st.LastAutoRollback; r != nil {
 		rows = append(rows, []string{"Went back", describeAutoRollback(r)})
 	}

@@ -39,6 +39,7 @@ func (a *app) newWalk(verb, short, long string) *cobra.Command {
 			return a.runWalk(cmd.Context(), verb, r)
 		},
 	}
+	cmd.Flags().BoolVar(&r.NoTargets, "no-targets", false, "leave databases and volumes outside of the mount as they are")
 	cmd.Flags().BoolVar(&r.FilesOnly, "files-only", false, "leave the conversation as it is")
 	addIfBusy(cmd, &r.WhenBusy)
 	return cmd
@@ -59,8 +60,9 @@ func (a *app) runWalk(ctx context.Context, verb string, r control.UndoRequest) e
 	if err != nil {
 		return err
 	}
-	return a.result(movedOf(res), func(w io.Writer) {
+	return a.moved(res, back+", then rewindfs "+verb, func(w io.Writer) {
 		fmt.Fprintf(w, "Done: %s. %s changed in %s.\n", describeWalk(verb, r.N, res), count(res.ChangedPaths, "path"), micros(res.EngineUS))
+		printTargets(w, res.Targets)
 		printConversation(w, res, res.FilesOnly)
 		printBusy(w, res)
 		fmt.Fprintf(w, "Take this back with: rewindfs %s\n", back)

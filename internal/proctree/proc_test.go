@@ -107,3 +107,44 @@ func TestAdoptReaps(t *testing.T) {
 		tree.Close()
 	}
 }
+
+// TestElsewhere has what stands for processes of a daemon: marked, in a session of its own. What only stands beside it, and the one that
+// asks for it, is none of them.
+func TestElsewhere(t *testing.T) {
+	const mark = "REWINDFS_TEST_ELSEWHERE=1"
+	cmd := exec.Command("setsid", "sh", "-c", "env -i sleep 1000 & echo; exec cat")
+	cmd.Env = append(os.Environ(), mark)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	beside := exec.Command("sleep", "1000")
+	beside.Env = append(os.Environ(), mark+"0")
+	tree := Elsewhere(mark)
+	defer tree.Close()
+	if err := Start(tree, beside); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { beside.Process.Kill(); beside.Wait() }()
+	until(t, "both are found", func() bool { return len(tree.Members()) == 2 })
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	if n, left := Stop(tree, time.Second); n != 2 || len(left) > 0 {
+		t.Errorf("%d ended, left are %v", n, left)
+	}
+	<-ended
+	if s, err := readStat(beside.Process.Pid); err != nil || !s.runs() {
+		t.Errorf("what stood beside has ended: %v", err)
+	}
+}

@@ -229,25 +229,27 @@ func TestShellInside(t *testing.T) {
 func TestRunPassesSignalsOn(t *testing.T) {
 	w := newWorld(t)
 	w.mount()
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
-		cmd := w.command(t.Context(), "run", "--sandbox", "none", "--", "sh", "-c", "trap 'echo got; exit 21' TERM HUP INT; echo ready; while :; do sleep 0.01; done")
-		cmd.Dir = w.mp
-		cmd.SysProcAttr.Setsid = true // no terminal
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		buf := make([]byte, 100)
-		if n, err := out.Read(buf); err != nil || string(buf[:n]) != "ready\n" {
-			t.Fatalf("%q, %v", buf[:n], err)
-		}
-		cmd.Process.Signal(sig)
-		n, _ := out.Read(buf)
-		if cmd.Wait(); string(buf[:n]) != "got\n" || cmd.ProcessState.ExitCode() != 21 {
-			t.Errorf("%v: %q, %v", sig, buf[:n], cmd.ProcessState)
+	for _, kind := range []string{"none", "local", "ns"} {
+		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT, syscall.SIGUSR1} {
+			cmd := w.command(t.Context(), "run", "--sandbox", kind, "--", "sh", "-c", "trap 'echo got; exit 21' TERM HUP INT USR1; echo ready; while :; do sleep 0.01; done")
+			cmd.Dir = w.mp
+			cmd.SysProcAttr.Setsid = true // no terminal
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 100)
+			if n, err := out.Read(buf); err != nil || string(buf[:n]) != "ready\n" {
+				t.Fatalf("%q, %v", buf[:n], err)
+			}
+			cmd.Process.Signal(sig)
+			n, _ := out.Read(buf)
+			if cmd.Wait(); string(buf[:n]) != "got\n" || cmd.ProcessState.ExitCode() != 21 {
+				t.Errorf("%s, %v: %q, %v", kind, sig, buf[:n], cmd.ProcessState)
+			}
 		}
 	}
 	script := fmt.Sprintf(`trap '' HUP INT; cd %s; "%s" run --sandbox none -- sh -c 'kill -HUP $$; kill -INT $$; kill -HUP $PPID; kill -INT $PPID; echo alive'`, w.mp, w.bin)

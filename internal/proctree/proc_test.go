@@ -77,6 +77,24 @@ func TestDescent(t *testing.T) {
 	}
 }
 
+func TestStat(t *testing.T) {
+	const rest = " 10 20 30 34816 20 4194304 1 2 3 4 5 6 7 8 20 0 %s 0 777 9 9"
+	for _, c := range []struct {
+		state, threads string
+		runs           bool
+	}{{"S", "1", true}, {"R", "9", true}, {"T", "1", true}, {"Z", "1", false}, {"Z", "2", true}, {"X", "1", false}} {
+		s, err := parseStat(7, []byte("7 (odd) name) "+c.state+strings.Replace(rest, "%s", c.threads, 1)))
+		if err != nil || s.runs() != c.runs || s.parent != 10 || s.group != 20 || s.session != 30 || s.start != "777" || s.kernel {
+			t.Errorf("%+v: %+v, %v", c, s, err)
+		}
+	}
+	for _, bad := range []string{"", "7 (x) S 1 2", "7 (x) S a" + strings.Replace(rest, "%s", "1", 1)} {
+		if s, err := parseStat(7, []byte(bad)); err == nil {
+			t.Errorf("%q: %+v", bad, s)
+		}
+	}
+}
+
 // until waits for what no event tells of.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()

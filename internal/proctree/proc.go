@@ -74,11 +74,13 @@ func (b *search) started(pid int) {
 type procStat struct {
 	pid, parent, group, session int
 	state                       byte
+	threads                     int
 	kernel                      bool   // a kernel thread
 	start                       string // in clock ticks since boot; with the pid it names a process for good
 }
 
-func (s procStat) runs() bool { return s.state != 'Z' && s.state != 'X' }
+// runs is true as well of one whose first thread alone has ended: it then looks like one that waits to be reaped.
+func (s procStat) runs() bool { return s.state != 'X' && (s.state != 'Z' || s.threads > 1) }
 
 func (s procStat) ticks() int64 {
 	n, _ := strconv.ParseInt(s.start, 10, 64) // the kernel writes a number
@@ -106,13 +108,18 @@ func readStat(pid int) (procStat, error) {
 	if err != nil {
 		return procStat{}, err
 	}
+	return parseStat(pid, data)
+}
+
+func parseStat(pid int, data []byte) (procStat, error) {
 	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
 	if len(fields) < 20 {
 		return procStat{}, fmt.Errorf("read the state of process %d: only %d fields", pid, len(fields))
 	}
 	s := procStat{pid: pid, state: fields[0][0], start: string(fields[19])}
 	flags := 0
-	for i, to := range map[int]*int{1: &s.parent, 2: &s.group, 3: &s.session, 6: &flags} {
+	var err error
+	for i, to := range map[int]*int{1: &s.parent, 2: &s.group, 3: &s.session, 6: &flags, 17: &s.threads} {
 		if *to, err = strconv.Atoi(string(fields[i])); err != nil {
 			return procStat{}, fmt.Errorf("read the state of process %d: %w", pid, err)
 		}
@@ -190,6 +197,9 @@ func (b *search) Members() []int {
 
 // find is Members, and calls found for each as soon as it is known to be one.
 func (b *search) find(found func(procStat)) []int {
+	if b.allGone() {
+		return nil
+	}
 	var others []procStat
 	in := make(map[int]bool)       // by pid
 	sessions := make(map[int]bool) // of members
@@ -223,6 +233,19 @@ func (b *search) find(found func(procStat)) []int {
 // own says whether the process is the command, or of its session or group.
 func (b *search) own(s procStat) bool {
 	return !b.away && (s.pid == b.leader || s.session == b.leader || s.group == b.leader)
+}
+
+// allGone is a quick look: with the command gone, what it has left descends from one that came to us.
+func (b *search) allGone() bool {
+	if !b.adopts || Runs(b.leader) {
+		return false
+	}
+	for _, s := range children() {
+		if s.runs() && b.adopted(s) {
+			return false
+		}
+	}
+	return true
 }
 
 // adopted says whether the process is an orphan that came to us while the command ran.

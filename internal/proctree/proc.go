@@ -285,29 +285,60 @@ func (b *search) marked(s procStat) bool {
 }
 
 func (b *search) Signal(sig syscall.Signal) {
-	// The group first, if it is the command's own: the kernel does that in one go, so that none of it can fork its way out.
-	if !b.away {
-		syscall.Kill(-b.leader, sig)
+	group := func() {
+		if !b.away {
+			syscall.Kill(-b.leader, sig)
+		}
 	}
-	// At once, not after the scan: it may have become somebody else by then.
-	b.find(func(s procStat) {
-		signalIf(s.pid, sig, func() bool {
+	same := func(s procStat) func() bool {
+		return func() bool {
 			now, err := readStat(s.pid)
 			return err == nil && now.start == s.start
-		})
-	})
-}
-
-// signalIf sends sig to pid if that is still the process that is meant. The
-// handle is taken first (a pidfd, where the kernel has them) and the question asked then, so that a pid used
-// anew is not hit.
-func signalIf(pid int, sig syscall.Signal, same func() bool) {
-	p, err := os.FindProcess(pid)
-	if err != nil {
+		}
+	}
+	if sig == syscall.SIGKILL {
+		// The group first, if it is the command's own: the kernel does that in one go, so that none of it can fork its way
+		// out. The others at once, not after the scan: they may have become somebody else by then.
+		group()
+		b.find(func(s procStat) { signalIf(s.pid, sig, same(s)) })
 		return
 	}
-	defer p.Release()
-	if same() {
-		p.Signal(sig) // ends in vain where it has ended, or is another user's: it then remains a member
+	// Others are asked, once and those that are there now: what one of them starts in answer, to clean up, is left alone.
+	var held []*os.Process
+	b.find(func(s procStat) {
+		if !b.away && s.group == b.leader {
+			return // with the group
+		}
+		if p := hold(s.pid, same(s)); p != nil {
+			held = append(held, p)
+		}
+	})
+	group()
+	for _, p := range held {
+		p.Signal(sig)
+		p.Release()
 	}
+}
+
+// signalIf sends sig to pid if that is still the process that is meant.
+func signalIf(pid int, sig syscall.Signal, same func() bool) {
+	if p := hold(pid, same); p != nil {
+		p.Signal(sig) // ends in vain where it has ended, or is another user's: it then remains a member
+		p.Release()
+	}
+}
+
+// hold is a handle on pid, to be released, if that is still the process that is meant; nil if not. The
+// handle is taken first (a pidfd, where the kernel has them) and the question asked then, so that a pid used
+// anew is not hit.
+func hold(pid int, same func() bool) *os.Process {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return nil
+	}
+	if !same() {
+		p.Release()
+		return nil
+	}
+	return p
 }

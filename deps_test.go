@@ -33,17 +33,17 @@ var mayImport = map[string]string{
 	"memory/valid":    "memory/convo",
 	"memory":          "kv memory/convo memory/valid",
 	"ledger":          "",
-	"verify":          "",
+	"verify":          "internal/capture internal/proctree",
 	"budget":          "",
 	"merge3":          "",
 	"paths":           "",
 	"control":         "",
-	"session":         "kv cas layers patch apply fs fs/transport journal memory memory/convo ledger budget control archive paths targets",
+	"session":         "kv cas layers patch apply fs fs/transport journal memory memory/convo ledger budget control archive paths targets internal/secret",
 	"bench":           "control session",
-	"cmd/rewindfs":    "bench control sandbox session memory memory/convo memory/valid ledger verify budget paths",
+	"cmd/rewindfs":    "bench control sandbox session memory memory/convo memory/valid ledger verify budget paths internal/capture internal/secret",
 	"archive":         "layers",
 	"internal/fstree": "",
-	"sandbox":         "",
+	"sandbox":         "internal/capture internal/proctree internal/secret",
 }
 
 // onlyIn names modules of others that only certain packages may know, and why.
@@ -59,7 +59,7 @@ var onlyIn = map[string]struct {
 	"pgregory.net/rapid":          {"internal/fsops internal/twin", "it is for tests"},
 	"github.com/stretchr/testify": {"", "tests compare with the standard library"},
 	"modernc.org/sqlite":          {"targets", "a process that has a database open twice loses its locks"},
-	"golang.org/x/sys/unix":       {"kv cas targets layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
+	"golang.org/x/sys/unix":       {"kv cas targets layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/proctree internal/twin", "control and journal need no system calls of their own"},
 }
 
 type goPackage struct {

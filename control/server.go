@@ -14,6 +14,7 @@ import (
 	"net/http/pprof"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -22,12 +23,14 @@ import (
 // Server serves the control API of one session. Register calls with Handle,
 // HandleStream and HandleRaw before Serve.
 type Server struct {
-	identity Identity
-	logger   *slog.Logger
-	uid      uint32
-	mux      *http.ServeMux
-	http     *http.Server
-	calls    callCounter
+	identity   Identity
+	logger     *slog.Logger
+	uid        uint32
+	mux        *http.ServeMux
+	http       *http.Server
+	agents     *http.Server // see ServeAgents
+	agentCalls []string     // patterns
+	calls      callCounter
 }
 
 // NewServer makes a server for the session id. Connections of other users than
@@ -37,16 +40,7 @@ func NewServer(id Identity, logger *slog.Logger) *Server {
 		logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{identity: id, logger: logger, uid: uint32(os.Getuid()), mux: http.NewServeMux()}
-	s.http = &http.Server{
-		Handler:           http.HandlerFunc(s.serve),
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, peerKey{}, asPeer(c))
-		},
-	}
+	s.http, s.agents = s.newHTTP(false), s.newHTTP(true)
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, &Error{Code: CodeNoSuchCall, Message: fmt.Sprintf("no such call: %s %s", r.Method, r.URL.Path)})
 	})
@@ -61,19 +55,46 @@ func NewServer(id Identity, logger *slog.Logger) *Server {
 	return s
 }
 
+func (s *Server) newHTTP(forAgents bool) *http.Server {
+	return &http.Server{
+		Handler:           http.HandlerFunc(s.serve),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelWarn),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			p := asPeer(c)
+			p.agent = forAgents
+			return context.WithValue(ctx, peerKey{}, p)
+		},
+	}
+}
+
 // Serve answers on l until Shutdown or Close. It returns nil after either.
 func (s *Server) Serve(l net.Listener) error {
-	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	return served(s.http.Serve(l))
+}
+
+// AllowAgents sets which calls ServeAgents takes, by the patterns that they are served under. Call it before ServeAgents.
+func (s *Server) AllowAgents(patterns []string) { s.agentCalls = patterns }
+
+// ServeAgents is Serve for callers in a sandbox: others than the allowed calls are refused.
+func (s *Server) ServeAgents(l net.Listener) error { return served(s.agents.Serve(l)) }
+
+func served(err error) error {
+	if !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the control API: %w", err)
 	}
 	return nil
 }
 
 // Shutdown stops accepting and waits for running calls.
-func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
+func (s *Server) Shutdown(ctx context.Context) error {
+	return errors.Join(s.http.Shutdown(ctx), s.agents.Shutdown(ctx))
+}
 
 // Close drops all connections.
-func (s *Server) Close() error { return s.http.Close() }
+func (s *Server) Close() error { return errors.Join(s.http.Close(), s.agents.Close()) }
 
 // Handle serves pattern, such as "POST /v1/checkpoint", with fn: the body decoded
 // into a Req, what fn returns as the answer.
@@ -184,13 +205,20 @@ type peerKey struct{}
 // peerInfo is what is known about the peer of a connection; err says why nothing is.
 type peerInfo struct {
 	Peer
-	conn net.Conn
-	err  error
+	conn  net.Conn
+	err   error
+	agent bool // it came through the socket for agents
 }
 
 func asPeer(c net.Conn) peerInfo {
 	p, err := peerOf(c)
-	return peerInfo{p, c, err}
+	return peerInfo{Peer: p, conn: c, err: err}
+}
+
+// FromAgent reports whether the request of ctx came through the socket for agents.
+func FromAgent(ctx context.Context) bool {
+	p, ok := ctx.Value(peerKey{}).(peerInfo)
+	return ok && p.agent
 }
 
 // PeerOf returns who sent the request that ctx belongs to.
@@ -235,7 +263,17 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.fail(rec, r, err)
 		return
 	}
+	if FromAgent(r.Context()) && !s.forAgents(r) {
+		s.fail(rec, r, &Error{Code: CodeForbidden, Message: fmt.Sprintf("%s is not for commands in a sandbox: ask for it outside", r.URL.Path)})
+		return
+	}
 	s.mux.ServeHTTP(rec, r.WithContext(context.WithValue(r.Context(), branchKey{}, r.URL.Query().Get(branchQuery))))
+}
+
+// forAgents says whether the call that r makes is among the allowed ones.
+func (s *Server) forAgents(r *http.Request) bool {
+	_, pattern := s.mux.Handler(r)
+	return slices.Contains(s.agentCalls, pattern)
 }
 
 type branchKey struct{}

@@ -199,11 +199,27 @@ type Checkpoint struct {
 	Targets      []Target          `json:"targets,omitempty"`  // outside of the mount that it has copies of
 }
 
+// What to do when other processes hold files of the mount open, which a movement of the head may take from under them.
+const (
+	BusyGoOn = ""     // name them, and go on
+	BusyFail = "fail" // refuse
+	BusyWait = "wait" // wait for them, see WhenBusy.WaitMS, then refuse
+	BusyKill = "kill" // end them, by SIGKILL in the end
+)
+
+// WhenBusy says what to do about processes that hold files of the mount open. Those that the caller descends from do not count: they wait
+// for it. WaitMS bounds BusyWait, in milliseconds; 0 is a minute.
+type WhenBusy struct {
+	IfBusy string `json:"if_busy,omitempty"`
+	WaitMS int64  `json:"wait_ms,omitempty"`
+}
+
 // RollbackRequest asks for the state of checkpoint Ref. DryRun only tells what
 // would happen. Touch gives what differs the present time, for build tools outside
 // of the mount that look for newer files.
 type RollbackRequest struct {
 	Carried
+	WhenBusy
 	Ref    string `json:"ref"`
 	DryRun bool   `json:"dry_run,omitempty"`
 	Touch  bool   `json:"touch,omitempty"`
@@ -219,6 +235,7 @@ type RollbackRequest struct {
 // UndoRequest asks to go N steps back to states that head movements left; 0 means 1.
 type UndoRequest struct {
 	Carried
+	WhenBusy
 	N         int  `json:"n,omitempty"`
 	FilesOnly bool `json:"files_only,omitempty"`
 	NoTargets bool `json:"no_targets,omitempty"` // leaves what is outside of the mount as it is

@@ -46,7 +46,9 @@ type Rules struct {
 	Allow, Deny []string
 	// Hide are paths that cannot be seen in NS, besides those of Secrets.
 	Hide []string
-	// Env are names of variables that stay in spite of looking like secrets.
+	// Writable and Secrets take the place of DefaultWritable and DefaultSecrets, unless they are nil.
+	Writable, Secrets []string
+	// Env are names of variables that stay in spite of looking like secrets, or NAME=VALUE.
 	Env []string
 	// Network is "host" or "none".
 	Network string

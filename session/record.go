@@ -29,7 +29,7 @@ const (
 
 // ours are the names of all that this program puts into a store directory, in the order of
 // removal: as long as the record is there, the store can be named and destroyed again.
-var ours = []string{packsName, targetsDir, ledgerName, kvName, logName, logName + oldLogSuffix, control.SocketName, recordName + ".tmp", recordName}
+var ours = []string{packsName, targetsDir, ledgerName, kvName, logName, logName + oldLogSuffix, control.SocketName, agentDir, recordName + ".tmp", recordName}
 
 // recordFormat is the version of Record that this program writes.
 const recordFormat = 1

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/rewindfs/rewindfs/control"
@@ -21,7 +20,13 @@ const maxListed = 100_000
 // Rollback makes the head show a checkpoint again, or tells what that would
 // change. The present state is sealed first, so undo brings it back.
 func (s *Session) Rollback(ctx context.Context, r *control.RollbackRequest) (*control.Rollback, error) {
-	s.heads.Lock()
+	when := r.WhenBusy
+	if r.DryRun {
+		when.IfBusy = control.BusyGoOn
+	}
+	if err := s.lockWhenIdle(ctx, when); err != nil {
+		return nil, err
+	}
 	defer s.heads.Unlock()
 	if err := s.alive(); err != nil {
 		return nil, err
@@ -121,7 +126,9 @@ func (s *Session) walk(ctx context.Context, r *control.UndoRequest, kind journal
 	if n < 0 {
 		return nil, badRequest("%s %d times: the number must be 1 or more", kind, n)
 	}
-	s.heads.Lock()
+	if err := s.lockWhenIdle(ctx, r.WhenBusy); err != nil {
+		return nil, err
+	}
 	defer s.heads.Unlock()
 	if err := s.alive(); err != nil {
 		return nil, err
@@ -368,41 +375,6 @@ func (s *Session) describeMove(ctx context.Context, m move, moved layers.Moved, 
 	}
 	res.Busy = wireProcesses(s.mayHold(ctx))
 	return res
-}
-
-// othersIn lists who uses the mount. The program whose call ctx belongs to is left
-// out: that it was started in the mount is no news, and it is about to end.
-func (s *Session) othersIn(ctx context.Context) []Process {
-	peer, err := control.PeerOf(ctx)
-	var out []Process
-	for _, p := range s.mount.Busy() {
-		if err != nil || p.PID != peer.PID {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// mayHold lists who may have something of the mount in memory. Of the shell and the
-// wrappers that the call of ctx comes from only that counts: where they stand is no news.
-func (s *Session) mayHold(ctx context.Context) []Process {
-	all := s.othersIn(ctx)
-	peer, err := control.PeerOf(ctx)
-	if err != nil {
-		return all
-	}
-	above := ancestors(peer.PID)
-	var out []Process
-	for _, p := range all {
-		if above[p.PID] {
-			p.Uses = slices.DeleteFunc(slices.Clone(p.Uses), func(use string) bool { return use == "cwd" || use == "root" })
-			if len(p.Uses) == 0 {
-				continue
-			}
-		}
-		out = append(out, p)
-	}
-	return out
 }
 
 // emptyRollback has lists that are [] in JSON, not null.

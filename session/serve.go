@@ -33,6 +33,8 @@ func (s *Session) routes() {
 	handle(s, "POST "+control.PathToolBegin, (*Session).ToolBegin)
 	handle(s, "POST "+control.PathToolEnd, (*Session).ToolEnd)
 	handle(s, "POST "+control.PathToolReset, (*Session).ToolReset)
+	handle(s, "POST "+control.PathRuns, (*Session).RunBegin)
+	handle(s, "POST "+control.PathRunsEnd, (*Session).RunEnd)
 	handle(s, "POST "+control.PathVerification, (*Session).Verification)
 	handle(s, "GET "+control.PathPolicy, (*Session).Policy)
 	handle(s, "POST "+control.PathPolicy, (*Session).SetPolicy)

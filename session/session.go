@@ -104,6 +104,9 @@ func (s *Session) start(old *Record) error {
 	if s.socket, err = control.Listen(filepath.Join(s.o.Store, control.SocketName)); err != nil {
 		return err
 	}
+	if err := s.listenForAgents(); err != nil {
+		return err
+	}
 	s.server = control.NewServer(control.Identity{Session: s.o.Name, Generation: s.record.Generation}, s.log)
 	s.routes()
 	if s.mount, err = s.o.Mount(s); err != nil {
@@ -135,6 +138,7 @@ func (s *Session) Serve(ctx context.Context, force <-chan struct{}) error {
 	defer close(s.done)
 	served := make(chan error, 1)
 	go func() { served <- s.server.Serve(s.socket) }()
+	go s.serveAgents()
 	idle := time.NewTicker(idleEvery)
 	defer idle.Stop()
 	keeper, gc := &memoryKeeper{}, &idleGC{}
@@ -294,8 +298,11 @@ func (s *Session) release() error {
 		}
 		cancel()
 	}
-	if s.socket != nil {
-		if err := s.socket.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+	for _, l := range []net.Listener{s.socket, s.agents} {
+		if l == nil {
+			continue
+		}
+		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			try("close the control socket", func() error { return err })
 		}
 	}

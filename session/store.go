@@ -40,6 +40,7 @@ type store struct {
 	budget  *budgetKeeper // one for all branches
 	server  *control.Server
 	socket  net.Listener
+	agents  net.Listener // for commands in a sandbox
 	stats   stats
 	intake  *semaphore.Weighted // bytes of conversations that are being taken in
 

@@ -7,12 +7,14 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/rewindfs/rewindfs/internal/capture"
 )
 
 func question(target string) Question {
 	return Question{Target: target, Result: Result{
 		Status: Unknown, Reason: "no verdict: \x1b[31mstdout is empty",
-		Attempts: []Attempt{{Number: 1, Stderr: Output{Head: "line 1\nevil \x1b]0;title\x07\u202e end\n"}}},
+		Attempts: []Attempt{{Number: 1, Stderr: capture.Output{Head: "line 1\nevil \x1b]0;title\x07\u202e end\n"}}},
 	}}
 }
 

@@ -12,13 +12,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/internal/capture"
+	"github.com/rewindfs/rewindfs/internal/proctree"
 )
 
-// Bounds on waiting for what cannot be hurried.
-const (
-	killWait  = 5 * time.Second // for processes to go after SIGKILL
-	drainWait = time.Second     // for the end of the output once all known processes are gone
-)
+// drainWait bounds waiting for the end of the output once all known processes are gone.
+const drainWait = time.Second
+
+// groupPrefix begins the names of cgroups of verifiers.
+const groupPrefix = "rewindfs-verify-"
 
 // attempt runs the command once. It never returns Pass or Fail unless the command
 // ended by itself, in time, with a verdict.
@@ -45,11 +48,11 @@ func (s Spec) attempt(ctx context.Context, n int) (a Attempt) {
 	case <-ctx.Done():
 		stopped = "the verification was cancelled: " + context.Cause(ctx).Error()
 	}
-	a.Tracked = p.box.name()
-	a.Ended, a.Survivors = stop(p.box, s.Grace)
+	a.Tracked = p.tree.Name()
+	a.Ended, a.Survivors = proctree.Stop(p.tree, s.Grace)
 	state := p.reap()
 	whole := p.drain()
-	a.Stdout, a.Stderr = p.stdout.output(), p.stderr.output()
+	a.Stdout, a.Stderr = p.stdout.Output(), p.stderr.Output()
 	if state != nil {
 		a.ExitCode = state.ExitCode()
 		if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
@@ -64,7 +67,7 @@ func (s Spec) attempt(ctx context.Context, n int) (a Attempt) {
 	case !whole:
 		a.Reason = "a process started by the verifier still holds its stdout open; redirect the output of what runs in the background"
 	case a.Stdout.Dropped > 0:
-		a.Reason = fmt.Sprintf("stdout had %d bytes, of which %d are kept; a verdict must fit into that", p.stdout.total, s.Keep)
+		a.Reason = fmt.Sprintf("stdout had %d bytes, of which %d are kept; a verdict must fit into that", p.stdout.Total(), s.Keep)
 	default:
 		a.judge()
 	}
@@ -90,30 +93,30 @@ func (a *Attempt) judge() {
 // process is a running command.
 type process struct {
 	cmd            *exec.Cmd
-	box            box
-	exited         chan struct{} // closed when the command has ended; it is then still to be reaped
-	stdout, stderr *capture      // not to be touched before drain
+	tree           proctree.Tree
+	exited         chan struct{}    // closed when the command has ended; it is then still to be reaped
+	stdout, stderr *capture.Capture // not to be touched before drain
 	pipes          [2]*os.File
 	read           [2]chan error // give the end of reading of each pipe, once
 }
 
-// start starts the command in a box of its own.
+// start starts the command in a tree of its own.
 func (s Spec) start(n int) (*process, error) {
 	mark, err := newMark()
 	if err != nil {
 		return nil, err
 	}
 	if !s.withoutCgroup {
-		if g, err := newCgroup(); err == nil {
+		if g, err := proctree.NewCgroup(groupPrefix); err == nil {
 			p, err := s.startIn(n, mark, g)
 			if err == nil {
 				return p, nil
 			}
 			// Old kernels, and sandboxes with a filter on clone3, cannot start a process in a cgroup. Whatever else is wrong shows below.
-			g.close()
+			g.Close()
 		}
 	}
-	return s.startIn(n, mark, &procBox{mark: mark})
+	return s.startIn(n, mark, proctree.ByMark(mark))
 }
 
 // newMark returns an environment entry that no other process has.
@@ -125,16 +128,14 @@ func newMark() (string, error) {
 	return "REWINDFS_VERIFIER_" + hex.EncodeToString(nonce[:]) + "=1", nil
 }
 
-func (s Spec) startIn(n int, mark string, b box) (*process, error) {
+func (s Spec) startIn(n int, mark string, b proctree.Tree) (*process, error) {
 	argv := s.argv()
-	attr := &syscall.SysProcAttr{Setsid: true}
-	b.prepare(attr)
 	p := &process{
-		box:    b,
+		tree:   b,
 		exited: make(chan struct{}),
-		stdout: newCapture(s.Keep),
-		stderr: newCapture(s.Keep),
-		cmd:    &exec.Cmd{Path: argv[0], Args: argv, Dir: "/", Env: s.environ(n, mark), SysProcAttr: attr},
+		stdout: capture.New(s.Keep),
+		stderr: capture.New(s.Keep),
+		cmd:    &exec.Cmd{Path: argv[0], Args: argv, Dir: "/", Env: s.environ(n, mark), SysProcAttr: &syscall.SysProcAttr{Setsid: true}},
 	}
 	var ends [2]*os.File
 	for i := range ends {
@@ -146,17 +147,16 @@ func (s Spec) startIn(n int, mark string, b box) (*process, error) {
 		p.pipes[i], ends[i] = r, w
 	}
 	p.cmd.Stdout, p.cmd.Stderr = ends[0], ends[1]
-	err := p.cmd.Start()
+	err := proctree.Start(b, p.cmd)
 	closeAll(ends[:])
 	if err != nil {
 		closeAll(p.pipes[:])
 		return nil, err
 	}
-	b.started(p.cmd.Process.Pid)
-	for i, c := range []*capture{p.stdout, p.stderr} {
+	for i, c := range []*capture.Capture{p.stdout, p.stderr} {
 		done, pipe := make(chan error, 1), p.pipes[i]
 		p.read[i] = done
-		go func() { done <- c.read(pipe) }()
+		go func() { done <- c.Read(pipe) }()
 	}
 	go func() {
 		// Not reaped here: as long as it is not, its pid is no other's, and signals to its group are safe.
@@ -182,21 +182,21 @@ func closeAll(lists ...[]*os.File) {
 }
 
 // reap takes the command's exit status, nil if it would not even end by SIGKILL. It
-// is called once, after stop, and ends the use of the box.
+// is called once, after stop, and ends the use of the tree.
 func (p *process) reap() *os.ProcessState {
-	timer := time.NewTimer(killWait)
+	timer := time.NewTimer(proctree.KillWait)
 	defer timer.Stop()
 	select {
 	case <-p.exited:
 		p.cmd.Wait() // an error here is an exit code, which decides nothing
-		p.box.close()
+		p.tree.Close()
 		return p.cmd.ProcessState
 	case <-timer.C:
 		// Stuck in the kernel, perhaps on a file system that does not answer. Reaped whenever it ends.
 		go func() {
 			<-p.exited
 			p.cmd.Wait()
-			p.box.close()
+			p.tree.Close()
 		}()
 		return nil
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rewindfs/rewindfs/internal/proctree"
 )
 
 // ways runs a test with each way of finding a verifier's processes that this machine has.
@@ -16,11 +18,11 @@ func ways(t *testing.T, test func(t *testing.T, s Spec)) {
 	for _, way := range []string{"cgroup", "proc"} {
 		t.Run(way, func(t *testing.T) {
 			if way == "cgroup" {
-				g, err := newCgroup()
+				g, err := proctree.NewCgroup(groupPrefix)
 				if err != nil {
 					t.Skipf("no cgroup here: %v", err)
 				}
-				g.close()
+				g.Close()
 			}
 			test(t, Spec{
 				Dir: t.TempDir(), Session: "s", Grace: 100 * time.Millisecond, RetryDelay: time.Millisecond,
@@ -30,11 +32,11 @@ func ways(t *testing.T, test func(t *testing.T, s Spec)) {
 	}
 }
 
-const groupNames = "rewindfs-verify-*"
+const groupNames = groupPrefix + "*"
 
 // old are the control groups that were there before the tests.
 var old = func() []string {
-	parent, err := ownCgroup()
+	parent, err := proctree.OwnCgroup()
 	if err != nil {
 		return nil
 	}
@@ -73,7 +75,7 @@ func checkResult(t *testing.T, s Spec, res Result) {
 			t.Errorf("processes were found by %s, want %s", a.Tracked, want)
 		}
 	}
-	if parent, err := ownCgroup(); err == nil {
+	if parent, err := proctree.OwnCgroup(); err == nil {
 		left, _ := filepath.Glob(filepath.Join(parent, groupNames))
 		for _, dir := range left {
 			// One that is in use is another verifier's, an older one was left by a verifier that was killed.
@@ -124,7 +126,7 @@ func pidsIn(t *testing.T, dir string, want int) []int {
 func wantGone(t *testing.T, pids []int) {
 	t.Helper()
 	for _, pid := range pids {
-		if s, err := readStat(pid); err == nil && s.runs() {
+		if proctree.Runs(pid) {
 			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 			t.Errorf("process %d still runs: %q", pid, name)
 		}

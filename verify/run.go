@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/rewindfs/rewindfs/internal/capture"
 )
 
 // Result is the outcome of a verification with all its attempts.
@@ -25,11 +27,11 @@ type Attempt struct {
 	Verdict  Verdict       `json:"verdict"`          // zero if none was printed
 	Reason   string        `json:"reason,omitempty"` // why the status is Unknown
 	// ExitCode is the command's; -1 if it did not start or end, or was ended by Signal. It decides nothing.
-	ExitCode int    `json:"exit_code"`
-	Signal   string `json:"signal,omitempty"`
-	TimedOut bool   `json:"timed_out,omitempty"`
-	Stdout   Output `json:"stdout"`
-	Stderr   Output `json:"stderr"`
+	ExitCode int            `json:"exit_code"`
+	Signal   string         `json:"signal,omitempty"`
+	TimedOut bool           `json:"timed_out,omitempty"`
+	Stdout   capture.Output `json:"stdout"`
+	Stderr   capture.Output `json:"stderr"`
 	// Ended is the number of processes that were there when the command had ended or its time was up, and were ended.
 	Ended int `json:"ended,omitempty"`
 	// Survivors are processes that could not be ended. They may go on to change files.

@@ -51,15 +51,22 @@ func (a *app) chooseMount(ctx context.Context) (*session.Listed, error) {
 	if said != "" {
 		return chooseSaid(ctx, all, said)
 	}
-	// The kernel's word for the directory: no path is walked, so a mount that
-	// hangs does not hang us. It fails in a directory that is gone.
-	var buf [4096]byte
-	if n, err := syscall.Getcwd(buf[:]); err == nil && n > 1 {
-		if l := holding(ctx, all, string(buf[:n-1])); l != nil {
+	if cwd := workingDir(); cwd != "" {
+		if l := holding(ctx, all, cwd); l != nil {
 			return l, nil
 		}
 	}
 	return onlyRunning(ctx, all)
+}
+
+// workingDir is the kernel's word for the working directory, "" where it is gone: no path is walked, so a mount that
+// hangs does not hang us.
+func workingDir() string {
+	var buf [4096]byte
+	if n, err := syscall.Getcwd(buf[:]); err == nil && n > 1 && buf[0] == '/' {
+		return string(buf[:n-1])
+	}
+	return ""
 }
 
 // chooseSaid finds the session with a name, a store, a mount point or a base.

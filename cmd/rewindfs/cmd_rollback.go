@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,7 +52,31 @@ leaves them as they are.
 	f.BoolVar(&o.req.MessagesOnly, "messages-only", false, "leave the files as they are")
 	f.BoolVar(&o.req.NoTargets, "no-targets", false, "leave databases and volumes outside of the mount as they are")
 	f.StringVar(&o.messages, "messages-out", "", "write the conversation to this file, whole or not at all")
+	addIfBusy(cmd, &o.req.WhenBusy)
 	return cmd
+}
+
+// addIfBusy adds the flags that say what to do about processes that hold files of the mount open.
+func addIfBusy(cmd *cobra.Command, w *control.WhenBusy) {
+	f := cmd.Flags()
+	f.StringVar(&w.IfBusy, "if-busy", "", "when processes hold files of the mount open: fail, wait for them, or kill them (default: name them and go on)")
+	wait := f.Duration("timeout", time.Minute, "how long --if-busy wait waits")
+	completeFlag(cmd, "if-busy", []string{control.BusyFail, control.BusyWait, control.BusyKill})
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case f.Changed("if-busy") && !slices.Contains([]string{control.BusyFail, control.BusyWait, control.BusyKill}, w.IfBusy):
+			return usagef("--if-busy %s: use fail, wait or kill", show(w.IfBusy))
+		case f.Changed("timeout") && w.IfBusy != control.BusyWait:
+			return usagef("--timeout is for --if-busy wait")
+		case *wait < time.Millisecond:
+			return usagef("--timeout %s: it must be 1ms or more", *wait)
+		}
+		if w.IfBusy == control.BusyWait {
+			w.WaitMS = wait.Milliseconds()
+		}
+		return run(cmd, args)
+	}
 }
 
 // check finds options that make no sense together, before anything is done.

@@ -24,23 +24,24 @@ func (a *app) newRedo() *cobra.Command {
 }
 
 func (a *app) newWalk(verb, short, long string) *cobra.Command {
-	filesOnly, noTargets := false, false
+	var r control.UndoRequest
 	cmd := &cobra.Command{
 		Use: verb + " [N]", Short: short, Long: long + "\n\n" + exitHelp,
 		Args: between(0, 1, "at most one number"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			n := 1
+			r.N = 1
 			if len(args) == 1 {
 				var err error
-				if n, err = strconv.Atoi(args[0]); err != nil || n < 1 {
+				if r.N, err = strconv.Atoi(args[0]); err != nil || r.N < 1 {
 					return usagef("%s %s: the number must be 1 or more", verb, show(args[0]))
 				}
 			}
-			return a.runWalk(cmd.Context(), verb, control.UndoRequest{N: n, FilesOnly: filesOnly, NoTargets: noTargets})
+			return a.runWalk(cmd.Context(), verb, r)
 		},
 	}
-	cmd.Flags().BoolVar(&noTargets, "no-targets", false, "leave databases and volumes outside of the mount as they are")
-	cmd.Flags().BoolVar(&filesOnly, "files-only", false, "leave the conversation as it is")
+	cmd.Flags().BoolVar(&r.NoTargets, "no-targets", false, "leave databases and volumes outside of the mount as they are")
+	cmd.Flags().BoolVar(&r.FilesOnly, "files-only", false, "leave the conversation as it is")
+	addIfBusy(cmd, &r.WhenBusy)
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/sandbox"
 )
 
 // The exit codes. They are part of the interface.
@@ -13,6 +14,7 @@ const (
 	exitFailure    = 1
 	exitNoSession  = 2
 	exitCheckpoint = 3
+	exitSandbox    = 4
 	exitPath       = 5
 	exitConflict   = 6
 	exitFailed     = 7
@@ -27,6 +29,7 @@ const exitHelp = `Exit codes:
   1   other failure
   2   no such session or branch, or not mounted
   3   bad or unknown checkpoint
+  4   the sandbox failed
   5   bad path
   6   conflict, or in use
   7   verification failed
@@ -74,11 +77,14 @@ func usagef(format string, args ...any) error { return failf(exitUsage, format, 
 func exitCode(err error) int {
 	var own *exitError
 	var api *control.Error
+	var box *sandbox.Error
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &own):
 		return own.code
+	case errors.As(err, &box):
+		return box.ExitCode
 	case errors.As(err, &api):
 		return exitOf(api.Code)
 	case errors.Is(err, control.ErrNoDaemon):

@@ -5,8 +5,13 @@ package main
 
 import (
 	"os"
+
+	"github.com/rewindfs/rewindfs/sandbox"
 )
 
 func main() {
+	if code, mine := sandbox.Init(); mine {
+		os.Exit(code)
+	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"testing"
+
+	"github.com/rewindfs/rewindfs/sandbox"
 )
 
 // asProgram makes the test binary act as rewindfs: so daemons that tests start, and
@@ -14,6 +16,9 @@ const asProgram = "REWINDFS_TEST_AS_PROGRAM"
 const noRaceSleep = "GORACE=atexit_sleep_ms=0"
 
 func TestMain(m *testing.M) {
+	if code, mine := sandbox.Init(); mine {
+		os.Exit(code)
+	}
 	if os.Getenv(asProgram) != "" {
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}

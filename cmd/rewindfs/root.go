@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,7 +37,12 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 }
 
 func (a *app) run(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// What whoever started us wants ignored, as nohup does, stays so.
+	enough := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM}, signal.Ignored)
+	ctx, stop := context.Background(), func() {}
+	if len(enough) > 0 { // none means all
+		ctx, stop = signal.NotifyContext(ctx, enough...)
+	}
 	defer stop()
 	root := a.newRoot()
 	root.SetArgs(args)
@@ -46,6 +52,10 @@ func (a *app) run(args []string) int {
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
+	}
+	var status exitStatus
+	if errors.As(err, &status) {
+		return int(status)
 	}
 	// A flag that could not be parsed may have hidden --json.
 	a.json = a.json || asksForJSON(args)
@@ -66,6 +76,7 @@ func asksForJSON(args []string) bool {
 
 const rootHelp = `rewindfs shows a directory as it is, writable, and takes everything back.
 
+  rewindfs run -- npm install  run a command here; what it does to the project can be taken back
   rewindfs mount ~/proj        work in ~/proj.rewind; ~/proj itself is never written
   rewindfs checkpoint stable   constant time, whatever the size
   rewindfs rollback stable     all files, and the conversation, as they were; undo brings the rest back
@@ -130,7 +141,7 @@ func (a *app) newRoot() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("session", a.newMount(), a.newUnmount(), a.newDestroy(), a.newList(), a.newStatus())
+	add("session", a.newRun(), a.newExec(), a.newMount(), a.newUnmount(), a.newDestroy(), a.newList(), a.newStatus())
 	add("time", a.newCheckpoint(), a.newRollback(), a.newUndo(), a.newRedo(), a.newRestore(), a.newCommit())
 	add("branch", a.newFork(), a.newBranch(), a.newExport(), a.newImport(), a.newMerge())
 	add("agent", a.newMemory(), a.newTool(), a.newVerify(), a.newPolicy(), a.newBudget(), a.newLedger())

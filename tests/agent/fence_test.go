@@ -58,6 +58,8 @@ func mutating(ids map[string]string) []request {
 		{route: "POST Restore", path: control.PathRestore, body: `{"ref":"` + ids["two"] + `","paths":["Zg=="]}`},
 		{route: "POST Verification", path: control.PathVerification, body: `{"command":"late","status":"fail","to":"` + ids["two"] + `"}`},
 		{route: "POST Checkpoint", path: control.PathCheckpoint, body: `{"label":"late","threads":{"main":` + staged + `}}`},
+		{route: "POST Runs", path: control.PathRuns, body: `{"run":{"argv":["true"],"cwd":{"path":"/"},"sandbox":"none"}}`},
+		{route: "POST RunsEnd", path: control.PathRunsEnd, body: `{"id":"x","checkpoint":"` + ids["two"] + `","run":{"argv":["true"],"cwd":{"path":"/"},"sandbox":"none"},"exit_code":0,"duration_ms":1}`},
 		{route: "POST Fork", path: control.PathFork, body: `{"branch":"late"}`},
 		{route: "POST Fork", path: control.PathFork, body: `{"ref":"` + ids["two"] + `","branch":"late, too"}`},
 		{route: "PUT Import", path: control.PathImport, query: "name=imported", body: ids["archive"], raw: true},
@@ -280,18 +282,26 @@ func wantFenced(t *testing.T, q request, code int, answer string, carried, now u
 // only read.
 func everyRoute(t *testing.T, requests []request) {
 	t.Helper()
-	src, err := os.ReadFile("../../session/serve.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	routes := regexp.MustCompile(`"(GET|PUT|POST|DELETE|PATCH) "\+control\.Path(\w+)`).FindAllStringSubmatch(string(src), -1)
-	if len(routes) < 20 {
-		t.Fatalf("only %d routes found in session/serve.go", len(routes))
-	}
-	for _, m := range routes {
-		route := m[1] + " " + m[2]
+	for _, route := range routes(t) {
 		if !slices.Contains(reading, route) && !slices.ContainsFunc(requests, func(q request) bool { return q.route == route }) {
 			t.Errorf("the daemon has a call %s: put it into mutating or reading", route)
 		}
 	}
+}
+
+// routes are the calls of the daemon: the method and the constant of the path.
+func routes(t *testing.T) []string {
+	t.Helper()
+	src, err := os.ReadFile("../../session/serve.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, m := range regexp.MustCompile(`"(GET|PUT|POST|DELETE|PATCH) "\+control\.Path(\w+)`).FindAllStringSubmatch(string(src), -1) {
+		out = append(out, m[1]+" "+m[2])
+	}
+	if len(out) < 20 {
+		t.Fatalf("only %d routes found in session/serve.go", len(out))
+	}
+	return out
 }

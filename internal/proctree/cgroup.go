@@ -1,4 +1,4 @@
-package verify
+package proctree
 
 import (
 	"bufio"
@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// cgroup is a box that the kernel keeps: a cgroup below our own, with no limits of its own.
+// cgroup is a Tree that the kernel keeps: a cgroup below our own, with no limits of its own.
 type cgroup struct {
 	dir string
 	fd  *os.File // open until the command is started
@@ -20,31 +20,32 @@ type cgroup struct {
 
 var errNoCgroup = errors.New("no cgroup of version 2 can be made here")
 
-// newCgroup makes an empty one.
-func newCgroup() (*cgroup, error) {
-	parent, err := ownCgroup()
+// NewCgroup makes an empty cgroup whose name begins with prefix. No process escapes it by changing its
+// session, its parent or its environment.
+func NewCgroup(prefix string) (Tree, error) {
+	parent, err := OwnCgroup()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp(parent, "rewindfs-verify-")
+	dir, err := os.MkdirTemp(parent, prefix)
 	if err != nil {
 		return nil, fmt.Errorf("make a cgroup: %w", err)
 	}
 	g := &cgroup{dir: dir}
 	// Without this file (before Linux 5.14) members cannot be ended all at once.
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.kill")); err != nil {
-		g.close()
+		g.Close()
 		return nil, errNoCgroup
 	}
 	if g.fd, err = os.Open(dir); err != nil {
-		g.close()
+		g.Close()
 		return nil, fmt.Errorf("open a cgroup: %w", err)
 	}
 	return g, nil
 }
 
-// ownCgroup is the directory of the cgroup that this process is in.
-func ownCgroup() (string, error) {
+// OwnCgroup is the directory of the cgroup that this process is in.
+func OwnCgroup() (string, error) {
 	lines, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return "", err
@@ -87,7 +88,7 @@ func cgroup2Mount(line string) (root, point string, ok bool) {
 	return fields[3], fields[4], !strings.Contains(fields[3]+fields[4], `\`)
 }
 
-func (g *cgroup) name() string { return "cgroup" }
+func (g *cgroup) Name() string { return "cgroup" }
 
 func (g *cgroup) prepare(attr *syscall.SysProcAttr) {
 	attr.UseCgroupFD = true
@@ -99,9 +100,9 @@ func (g *cgroup) started(int) {
 	g.fd = nil
 }
 
-func (g *cgroup) members() []int {
+func (g *cgroup) Members() []int {
 	var pids []int
-	// Children may be cgroups too, if the command may make some: a verifier that runs a container tool as root does.
+	// Children may be cgroups too, if the command may make some: what runs a container tool as root does.
 	filepath.WalkDir(g.dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
 			return nil
@@ -120,13 +121,13 @@ func (g *cgroup) members() []int {
 	return pids
 }
 
-func (g *cgroup) signal(sig syscall.Signal) {
+func (g *cgroup) Signal(sig syscall.Signal) {
 	if sig == syscall.SIGKILL {
-		// All at once, with those that are being forked and those in cgroups below. Who remains shows in members.
+		// All at once, with those that are being forked and those in cgroups below. Who remains shows in Members.
 		os.WriteFile(filepath.Join(g.dir, "cgroup.kill"), []byte("1"), 0)
 		return
 	}
-	for _, pid := range g.members() {
+	for _, pid := range g.Members() {
 		signalIf(pid, sig, func() bool { return g.has(pid) })
 	}
 }
@@ -136,8 +137,8 @@ func (g *cgroup) has(pid int) bool {
 	return err == nil && strings.Contains(string(data), "/"+filepath.Base(g.dir))
 }
 
-// close removes the cgroup. One with processes in it cannot be removed and stays behind, empty once they end.
-func (g *cgroup) close() {
+// Close removes the cgroup. One with processes in it cannot be removed and stays behind, empty once they end.
+func (g *cgroup) Close() {
 	if g.fd != nil {
 		g.fd.Close()
 		g.fd = nil

@@ -1,4 +1,5 @@
-package verify
+// Package capture keeps what a command writes in bounded memory: its head and its tail.
+package capture
 
 import (
 	"fmt"
@@ -24,9 +25,9 @@ func (o Output) String() string {
 	return o.Head + fmt.Sprintf("\n… %d bytes left out …\n", o.Dropped) + o.Tail
 }
 
-// capture keeps the head and the tail of a stream in bounded memory. It belongs
-// to the goroutine that calls read until that has returned.
-type capture struct {
+// Capture keeps the head and the tail of a stream. It belongs
+// to the goroutine that calls Read until that has returned.
+type Capture struct {
 	half  int // bytes kept at each end
 	head  []byte
 	tail  []byte // a ring once it is full; next is then its oldest byte
@@ -34,12 +35,13 @@ type capture struct {
 	total int64
 }
 
-func newCapture(keep int) *capture {
-	return &capture{half: keep / 2}
+// New makes a capture that keeps so many bytes.
+func New(keep int) *Capture {
+	return &Capture{half: keep / 2}
 }
 
-// read takes everything from r until its end or an error, for instance a deadline.
-func (c *capture) read(r *os.File) error {
+// Read takes everything from r until its end or an error, for instance a deadline.
+func (c *Capture) Read(r *os.File) error {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := r.Read(buf)
@@ -53,7 +55,10 @@ func (c *capture) read(r *os.File) error {
 	}
 }
 
-func (c *capture) write(p []byte) {
+// Total is the number of bytes that came.
+func (c *Capture) Total() int64 { return c.total }
+
+func (c *Capture) write(p []byte) {
 	c.total += int64(len(p))
 	n := min(len(p), c.half-len(c.head))
 	c.head = append(c.head, p[:n]...)
@@ -70,7 +75,8 @@ func (c *capture) write(p []byte) {
 	}
 }
 
-func (c *capture) output() Output {
+// Output is what was kept.
+func (c *Capture) Output() Output {
 	var tail strings.Builder
 	tail.Grow(len(c.tail))
 	tail.Write(c.tail[c.next:])

@@ -1,18 +1,26 @@
-package verify
+package proctree
 
 import (
 	"bytes"
 	"fmt"
 	"os"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// procBox finds the processes of a verifier in /proc.
-type procBox struct {
-	mark   string // entry of the environment that the command was started with
-	leader int    // the command's pid, its session's id
+// search is a Tree that is found in /proc.
+type search struct {
+	mark   string // entry of the environment that the command was started with; "" for none
+	adopts bool   // orphans become children of this process, see Adopt
+	leader int    // the command's pid
+	// session is that of this process: who is in it need not be ours.
+	session int
+	// before are the children, with their start times, that this process had when the command was started.
+	before map[int]string
 	// seen are processes once found, with their start times: a parent that ends takes away the reason why its child was found.
 	seen map[int]string
 	// bare are processes, with their start times, that have no environment and were given time to get one.
@@ -20,15 +28,34 @@ type procBox struct {
 	since int64 // start time of the command
 }
 
-func (b *procBox) name() string                 { return "proc" }
-func (b *procBox) prepare(*syscall.SysProcAttr) {}
-func (b *procBox) close()                       {}
+// commands are the pids that were given to any Tree: whose parent we are without having adopted them.
+var commands sync.Map
 
-func (b *procBox) started(pid int) {
+// ByMark finds processes of the command's session, with mark in their environment, or descended from such a one. It
+// misses those that have left the session, cleared their environment, and whose parents have ended.
+func ByMark(mark string) Tree { return &search{mark: mark} }
+
+// ByDescent finds all descendants of the command, and those of orphans that this process has adopted since the
+// command was started. It serves a process that calls Adopt, and starts nothing else while the command runs.
+func ByDescent() Tree { return &search{adopts: true} }
+
+func (b *search) Name() string                 { return "proc" }
+func (b *search) prepare(*syscall.SysProcAttr) {}
+func (b *search) Close()                       { commands.Delete(b.leader) }
+
+func (b *search) started(pid int) {
 	b.leader = pid
 	b.seen, b.bare = make(map[int]string), make(map[int]string)
 	if s, err := readStat(pid); err == nil {
 		b.since = s.ticks()
+	}
+	commands.Store(pid, true)
+	b.session, _ = unix.Getsid(0) // it cannot fail for the caller itself
+	if b.adopts {
+		b.before = make(map[int]string)
+		for _, s := range children() {
+			b.before[s.pid] = s.start
+		}
 	}
 }
 
@@ -45,6 +72,18 @@ func (s procStat) runs() bool { return s.state != 'Z' && s.state != 'X' }
 func (s procStat) ticks() int64 {
 	n, _ := strconv.ParseInt(s.start, 10, 64) // the kernel writes a number
 	return n
+}
+
+// Runs says whether process pid runs.
+func Runs(pid int) bool {
+	s, err := readStat(pid)
+	return err == nil && s.runs()
+}
+
+// Stopped says whether process pid is kept from running by a signal, as Ctrl-Z sends one.
+func Stopped(pid int) bool {
+	s, err := readStat(pid)
+	return err == nil && s.state == 'T'
 }
 
 // kernelThread is PF_KTHREAD of the kernel's task flags.
@@ -81,6 +120,26 @@ func lastPID() int {
 	return n
 }
 
+// allPIDs lists the processes.
+func allPIDs() []int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	names, err := dir.Readdirnames(-1)
+	dir.Close()
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
 // scanPasses bounds how often a scan looks for processes that were started meanwhile.
 const scanPasses = 100
 
@@ -97,19 +156,8 @@ func scan(visit func(procStat)) {
 		}
 	}
 	last := lastPID()
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return
-	}
-	names, err := dir.Readdirnames(-1)
-	dir.Close()
-	if err != nil {
-		return
-	}
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil {
-			look(pid)
-		}
+	for _, pid := range allPIDs() {
+		look(pid)
 	}
 	for range scanPasses {
 		newest := lastPID()
@@ -123,23 +171,23 @@ func scan(visit func(procStat)) {
 	}
 }
 
-// members takes those of the session and those with the mark, then their
+// Members takes those of the command's session and those with the mark, then their
 // descendants and those in sessions of any of them.
-func (b *procBox) members() []int {
+func (b *search) Members() []int {
 	return b.find(func(procStat) {})
 }
 
-// find is members, and calls found for each as soon as it is known to be one.
-func (b *procBox) find(found func(procStat)) []int {
+// find is Members, and calls found for each as soon as it is known to be one.
+func (b *search) find(found func(procStat)) []int {
 	var others []procStat
 	in := make(map[int]bool)       // by pid
 	sessions := make(map[int]bool) // of members
 	add := func(s procStat) {
 		found(s)
-		in[s.pid], sessions[s.session], b.seen[s.pid] = true, true, s.start
+		in[s.pid], sessions[s.session], b.seen[s.pid] = true, s.session != b.session, s.start
 	}
 	scan(func(s procStat) {
-		if s.session == b.leader || s.group == b.leader || b.seen[s.pid] == s.start || in[s.parent] || sessions[s.session] || b.marked(s) {
+		if s.pid == b.leader || s.session == b.leader || s.group == b.leader || b.seen[s.pid] == s.start || in[s.parent] || sessions[s.session] || b.adopted(s) || b.marked(s) {
 			add(s)
 		} else {
 			others = append(others, s)
@@ -161,10 +209,22 @@ func (b *procBox) find(found func(procStat)) []int {
 	return pids
 }
 
+// adopted says whether the process is an orphan that came to us while the command ran.
+func (b *search) adopted(s procStat) bool {
+	if !b.adopts || s.parent != os.Getpid() || b.before[s.pid] == s.start {
+		return false
+	}
+	_, ours := commands.Load(s.pid)
+	return !ours
+}
+
 // marked says whether the process has the mark in the environment it was started with. That
 // of another user's cannot be read. While a process loads a program it has none for
 // an instant, which on a busy machine can be long: if it may be one of ours, that is waited for, once.
-func (b *procBox) marked(s procStat) bool {
+func (b *search) marked(s procStat) bool {
+	if b.mark == "" {
+		return false
+	}
 	const tries, wait = 500, 200 * time.Microsecond
 	for try := 0; ; try++ {
 		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", s.pid))
@@ -185,8 +245,8 @@ func (b *procBox) marked(s procStat) bool {
 	}
 }
 
-func (b *procBox) signal(sig syscall.Signal) {
-	// The group first: the kernel does that in one go, so that none of it can fork its way out.
+func (b *search) Signal(sig syscall.Signal) {
+	// The group first, if it is the command's own: the kernel does that in one go, so that none of it can fork its way out.
 	syscall.Kill(-b.leader, sig)
 	// At once, not after the scan: it may have become somebody else by then.
 	b.find(func(s procStat) {

@@ -1,0 +1,53 @@
+package sandbox
+
+import (
+	"fmt"
+	"os/exec"
+	"syscall"
+)
+
+// backend starts the process that becomes the command.
+type backend interface {
+	// start starts the command and returns once it runs. Where nothing of it has run the error is an *Error.
+	// prepare is called right before a process is started, and again where a first try shows that
+	// the machine cannot do what was tried: it may set fields of cmd.SysProcAttr, which is not nil.
+	start(s *Spec, prepare func(*exec.Cmd)) (*running, error)
+}
+
+// running is a command that has been started.
+type running struct {
+	// cmd has been started: its process is the command, or the first process of its box, without which nothing in the box goes on.
+	cmd *exec.Cmd
+	// signal sends a signal to the command alone, wherever it is. One that has ended gets none.
+	signal func(syscall.Signal)
+	// status is how the command ended, of how cmd did. To be called after cmd.Wait, before stop.
+	status func(syscall.WaitStatus) syscall.WaitStatus
+	// stop is called when cmd has ended; it gives back what was made for it, and returns the writes that were refused.
+	// It may start a process that answers for what the command has left running (see relay): look for that before.
+	stop func() []Refusal
+	// notes are for Outcome.Notes.
+	notes []string
+}
+
+// Exit codes for commands that did not run.
+const (
+	ExitSandbox       = 4   // the sandbox could not be made
+	ExitNotExecutable = 126 // as shells have it
+	ExitNotFound      = 127
+)
+
+// Error says why nothing of a command ran.
+type Error struct {
+	ExitCode int
+	Do       string // what the user can do about it, "" where that goes without saying
+	Err      error
+}
+
+func (e *Error) Error() string {
+	if e.Do == "" {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("%v; %s", e.Err, e.Do)
+}
+
+func (e *Error) Unwrap() error { return e.Err }

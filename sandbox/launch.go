@@ -1,0 +1,192 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// launcher starts the process that carries out a plan.
+type launcher struct {
+	plan    *plan
+	spaces  uintptr // the CLONE_NEW… flags
+	cgroup  *cgroup // nil for none
+	watch   func(listener int) (stop func() []Refusal)
+	prepare func(*exec.Cmd)
+}
+
+// launch starts it and waits until it has become the command. Where it could not, the error is a *failure; the cgroup is still there.
+func (l *launcher) launch(s *Spec) (*running, error) {
+	planR, planW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer planW.Close()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		planR.Close()
+		return nil, err
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "link")
+	link := newLink(pair[0])
+
+	cmd := self()
+	// A nil *os.File must not become an interface that is not nil.
+	if s.Stdin != nil {
+		cmd.Stdin = s.Stdin
+	}
+	if s.Stdout != nil {
+		cmd.Stdout = s.Stdout
+	}
+	if s.Stderr != nil {
+		cmd.Stderr = s.Stderr
+	}
+	cmd.ExtraFiles = []*os.File{planFD - 3: planR, linkFD - 3: theirs}
+	cmd.SysProcAttr.Cloneflags = l.spaces
+	if l.spaces&unix.CLONE_NEWUSER != 0 {
+		mapIDs(cmd.SysProcAttr)
+	}
+	if l.prepare != nil {
+		l.prepare(cmd)
+	}
+	err = cmd.Start()
+	planR.Close()
+	theirs.Close()
+	if err != nil {
+		link.close()
+		f := &failure{stageBox, ExitSandbox, fmt.Errorf("start a process: %w", err)}
+		if l.spaces != 0 && spacesErrno(err) {
+			f.stage = stageSpaces
+		}
+		return nil, f
+	}
+	// It does nothing before it has the whole plan: so it is in its cgroup before it has children.
+	err = l.cgroup.add(cmd.Process.Pid)
+	if err == nil {
+		json.NewEncoder(planW).Encode(l.plan) // if it has ended, the link says why
+	}
+	planW.Close()
+	if err != nil {
+		cmd.Process.Kill()
+		cmd.Wait()
+		link.close()
+		return nil, &failure{stageBox, ExitSandbox, err}
+	}
+	return l.await(cmd, link)
+}
+
+// await reads reports until the command runs.
+func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
+	run := &running{cmd: cmd, signal: func(sig syscall.Signal) { cmd.Process.Signal(sig) }, status: func(ws syscall.WaitStatus) syscall.WaitStatus { return ws }, stop: func() []Refusal { l.cgroup.remove(); return nil }}
+	for {
+		r, err := link.read()
+		if err != nil { // it is the command now, or was ended from outside
+			link.close()
+			break
+		}
+		run.notes = append(run.notes, r.Notes...)
+		if r.Err != "" {
+			link.close()
+			cmd.Wait()
+			err := errors.New(r.Err)
+			if r.Errno != 0 {
+				err = &errnoError{r.Err, syscall.Errno(r.Errno)}
+			}
+			return nil, &failure{r.Stage, r.ExitCode, err}
+		}
+		if r.Runs {
+			run.status, run.signal = link.follow(cmd.Process.Pid), link.signal
+			break
+		}
+	}
+	if link.listener >= 0 && l.watch != nil {
+		stop := l.watch(link.listener)
+		run.stop = func() []Refusal {
+			defer l.cgroup.remove()
+			return stop()
+		}
+	}
+	return run, nil
+}
+
+// errnoError is an error that was told by another process.
+type errnoError struct {
+	text  string
+	errno syscall.Errno
+}
+
+func (e *errnoError) Error() string { return e.text }
+func (e *errnoError) Unwrap() error { return e.errno }
+
+// spacesErrno reports whether clone(2) says that it makes no such namespaces: forbidden, bounded, unknown.
+func spacesErrno(err error) bool {
+	for _, errno := range []error{unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// mapIDs maps users and groups to themselves: all that we could become, or only ourselves. So files belong to whom they did, but a
+// privileged user has power over the namespace and the files alone, not over the host.
+func mapIDs(attr *syscall.SysProcAttr) {
+	if os.Geteuid() == 0 {
+		uids, gids := idMap("/proc/self/uid_map"), idMap("/proc/self/gid_map")
+		if uids != nil && gids != nil {
+			attr.UidMappings, attr.GidMappings, attr.GidMappingsEnableSetgroups = uids, gids, true
+			return
+		}
+	}
+	// Power over the new namespaces, which other users than root lose at exec; it is given up before the command.
+	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP}
+	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
+	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
+}
+
+// idMap maps each id to itself that there is in our own user namespace: user_namespaces(7).
+func idMap(file string) (ids []syscall.SysProcIDMap) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(raw)) {
+		var inside, outside, size int
+		if _, err := fmt.Sscan(line, &inside, &outside, &size); err != nil {
+			return nil
+		}
+		ids = append(ids, syscall.SysProcIDMap{ContainerID: inside, HostID: inside, Size: size})
+	}
+	return ids
+}
+
+// userError makes of what launch returned what Run returns.
+func userError(err error, kind Kind) error {
+	var e *Error
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	var f *failure
+	if !errors.As(err, &f) {
+		return &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("sandbox %s: %w", kind, err)}
+	}
+	if f.stage == stageCommand {
+		return &Error{ExitCode: f.exitCode, Err: f.err}
+	}
+	return &Error{ExitCode: f.exitCode, Err: fmt.Errorf("sandbox %s: %w", kind, f.err)}
+}
+
+// inMount is where a directory of the project is below the mountpoint, for a command that cannot be shown the project at its own path.
+func inMount(s *Spec) string {
+	if rel, err := filepath.Rel(s.Project, s.Dir); err == nil && within(s.Dir, s.Project) {
+		return filepath.Join(s.Mount, rel)
+	}
+	return s.Dir
+}

@@ -1,0 +1,61 @@
+package sandbox
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestNoneShowsTheMountAtTheProject(t *testing.T) {
+	asBoth(t, func(t *testing.T) {
+		s := newSetup(t)
+		r := run(t, none{}, s.spec(None, `pwd; ls; cat mounted; echo new >new; id -u; exit 3`))
+		want := s.project + "\nmounted\nof the mount"
+		if !strings.HasPrefix(r.out, want) || r.code != 3 || len(r.notes) > 0 {
+			t.Errorf("exit %d, notes %q, output %q; want exit 3 and %q", r.code, r.notes, r.out, want)
+		}
+		if read(t, filepath.Join(s.mount, "new")) != "new\n" || exists(filepath.Join(s.project, "new")) {
+			t.Error("what was written at the project's path is not in the mount alone")
+		}
+	})
+}
+
+func TestCommandsThatCannotRun(t *testing.T) {
+	s := newSetup(t)
+	write(t, filepath.Join(s.mount, "plain"), "#!/bin/sh\n")
+	write(t, filepath.Join(s.mount, "lost"), "#!/no/such/interpreter\n")
+	write(t, filepath.Join(s.mount, "bare"), "exit $1\n")
+	os.Chmod(filepath.Join(s.mount, "lost"), 0o755)
+	os.Chmod(filepath.Join(s.mount, "bare"), 0o755)
+	for _, c := range []struct {
+		argv []string
+		code int
+	}{
+		{[]string{"no-such-command"}, 127},
+		{[]string{"./no-such-file"}, 127},
+		{[]string{"./lost"}, 127},
+		{[]string{"./plain"}, 126},
+		{[]string{s.project}, 126},
+		{[]string{""}, 127},
+	} {
+		spec := s.spec(None, "")
+		spec.Argv = c.argv
+		_, err := tryRun(t, none{}, spec)
+		var e *Error
+		if !errors.As(err, &e) || e.ExitCode != c.code {
+			t.Errorf("%q: %v; want exit code %d", c.argv, err, c.code)
+		}
+	}
+	spec := s.spec(None, "")
+	spec.Argv = []string{"./bare", "7"}
+	if r := run(t, none{}, spec); r.code != 7 {
+		t.Errorf("a script without #! ends with %d, want 7", r.code)
+	}
+	spec.Dir = filepath.Join(s.top, "nowhere")
+	var e *Error
+	if _, err := tryRun(t, none{}, spec); !errors.As(err, &e) || e.ExitCode != ExitSandbox {
+		t.Errorf("a missing working directory: %v", err)
+	}
+}

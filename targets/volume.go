@@ -126,6 +126,6 @@ func (s *Store) putVolume(ctx context.Context, c *journal.Copy) error {
 	}
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(s.Read(Content{c.Size, c.Digest}, w)) }()
-	err = docker(ctx, c, r, io.Discard, inVolume(c, "", "sh", "-c", "find /volume -mindepth 1 -delete && exec tar -C /volume -xpf -")...)
+	err = docker(ctx, c, r, io.Discard, inVolume(c, "", "sh", "-c", "cd /volume && rm -rf ./..?* ./.[!.]* ./* && exec tar -xpf -")...)
 	return errors.Join(err, r.Close())
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -189,4 +190,26 @@ func FuzzParse(f *testing.F) {
 			r.Ignored(p, true)
 		}
 	})
+}
+
+func TestTargets(t *testing.T) {
+	r, err := Parse([]byte("[[target]]\nsqlite = '/a/b.db'\n[[target]]\nsqlite = '~/c.db'\n[[target]]\nvolume = 'data'\nimage = 'busybox'\ndocker = 'podman'\n"))
+	if err != nil || !slices.Equal(r.Targets, []Target{{SQLite: "/a/b.db"}, {SQLite: "~/c.db"}, {Volume: "data", Image: "busybox", Docker: "podman"}}) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for text, want := range map[string]string{
+		"[[target]]\n": "needs sqlite or volume",
+		"[[target]]\nsqlite = '/a'\nvolume = 'b'\n":       "not both",
+		"[[target]]\nsqlite = 'a.db'\n":                   "absolute",
+		"[[target]]\nsqlite = '~other/a.db'\n":            "absolute",
+		"[[target]]\nsqlite = '/a'\nimage = 'b'\n":        "go with volume",
+		"[[target]]\npostgres = '/a'\n":                   "unknown key",
+		"[target]\nsqlite = '/a'\n":                       "",
+		strings.Repeat("[[target]]\nvolume = 'a'\n", 101): "100 are allowed",
+		"[[target]]\nsqlite = ['/a']\n":                   "",
+	} {
+		if r, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60q: %+v, %v; want %q", text, r, err, want)
+		}
+	}
 }

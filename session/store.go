@@ -227,6 +227,9 @@ func (s *Session) openTree() error {
 	if s.chunks, err = cas.Open(s.o.Store, s.db, cas.Options{Logger: s.log}); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
+	if err := os.RemoveAll(filepath.Join(s.o.Store, targetsDir)); err != nil { // of a daemon that was killed
+		return fmt.Errorf("remove temporary files of the store %s: %w", s.o.Store, err)
+	}
 	s.targets = targets.NewStore(s.db, s.chunks, func(sweep uint64, names []cas.Hash, b *kv.Batch) (bool, error) {
 		return s.tree.NameChunks(sweep, names, b)
 	})
@@ -241,7 +244,11 @@ func (s *Session) openTree() error {
 	if s.journal, err = journal.Open(s.db, s.o.Now); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
-	return s.openAgentSide()
+	owed, err := s.owedTargets(s.o.Branch)
+	if err == nil && len(owed) > 0 {
+		s.log.Warn("the last movement of the head did not put back all targets outside of the mount: make it again", "targets", targetNames(wireTargets(owed, "")))
+	}
+	return firstOf(err, s.openAgentSide())
 }
 
 // noteDrift tells every mount. Called with the tree locked.

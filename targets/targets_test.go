@@ -102,6 +102,34 @@ func TestContents(t *testing.T) {
 	}
 }
 
+// A sweep waits for those who hold, and they never for one that only waits: a rollback holds while a checkpoint does, with gc behind both.
+func TestHold(t *testing.T) {
+	r := newRig(t)
+	release := r.Hold()
+	asked, swept := make(chan struct{}), make(chan error, 1)
+	go func() {
+		close(asked)
+		_, err := r.Sweep(func() ([]Content, error) { return nil, nil })
+		swept <- err
+	}()
+	<-asked
+	for range 100 {
+		r.Hold()()
+	}
+	c, err := r.Put(strings.NewReader("held"))
+	must(t, err)
+	must(t, r.Check(c))
+	if len(swept) > 0 {
+		t.Error("swept while somebody holds")
+	}
+	release()
+	release()
+	must(t, <-swept)
+	if r.nodes(t) != 0 {
+		t.Error("not swept")
+	}
+}
+
 // A tree with more levels than any test can fill with bytes.
 func TestManyLevels(t *testing.T) {
 	nodes := map[digest][]digest{}

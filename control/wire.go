@@ -348,6 +348,8 @@ type Change struct {
 	Content    bool   `json:"content"`           // the content may differ, not only metadata
 	Kept       bool   `json:"kept,omitempty"`    // a rollback leaves the path as it is, see PathRules
 	Ignored    bool   `json:"ignored,omitempty"` // a commit leaves it out
+	// LeadsOut is where a symlink leads that leaves the project: what is written through it is in no layer.
+	LeadsOut *PathName `json:"leads_out,omitempty"`
 }
 
 // DiffSummary closes a diff. From and To name the two states as resolved.

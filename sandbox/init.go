@@ -1,15 +1,16 @@
 package sandbox
 
 import (
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -25,18 +26,18 @@ const (
 	linkFD = 4 // a datagram socket to Run, closed on exec: see report
 )
 
-// plan is what such a process is to do. It is made on the other side, where the
-// host is seen as it is; here it is carried out line by line.
+// plan is what such a process is to do. It is made on the other side, where the host is seen as it is; here it is carried
+// out line by line. It comes as package gob writes it: arguments and paths need not be UTF-8.
 type plan struct {
 	Argv []string
 	Env  []string
 	Dir  string
-	View *view `json:",omitempty"` // nil: mounts stay as they are
-	Bars *bars `json:",omitempty"` // nil: nothing is refused
+	View *view // nil: mounts stay as they are
+	Bars *bars // nil: nothing is refused
 	// PID1 is set in a pid namespace of our own: we stay, and the command is our child. It gets no descriptors but the first three.
-	PID1 bool `json:",omitempty"`
+	PID1 bool
 	// Loopback is set in a network namespace of our own.
-	Loopback bool `json:",omitempty"`
+	Loopback bool
 }
 
 // report is what such a process tells Run. End of file says that the command runs, in place of it.
@@ -87,12 +88,8 @@ func Init() (exitCode int, mine bool) {
 	runtime.LockOSThread()
 	unix.CloseOnExec(planFD)
 	unix.CloseOnExec(linkFD)
-	raw, err := io.ReadAll(os.NewFile(planFD, "plan"))
 	var p plan
-	if err == nil {
-		err = json.Unmarshal(raw, &p)
-	}
-	if err != nil {
+	if err := gob.NewDecoder(os.NewFile(planFD, "plan")).Decode(&p); err != nil {
 		fmt.Fprintf(os.Stderr, "%s is not for calling: use run or exec (%v)\n", InitArg, err)
 		return ExitSandbox, true
 	}
@@ -128,8 +125,8 @@ func tell(r report, fds ...int) {
 
 // become makes of this process what the plan says. It returns only if it cannot, or as the first process of a pid namespace.
 func (p *plan) become() (exitCode int, err error) {
-	if p.PID1 {
-		if err := unix.CloseRange(planFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+	if p.Bars != nil {
+		if err := p.closeDoors(); err != nil {
 			return 0, fmt.Errorf("keep descriptors from the command: %w", err)
 		}
 	}
@@ -167,6 +164,26 @@ func (p *plan) become() (exitCode int, err error) {
 		err = syscall.Exec("/bin/sh", append([]string{"sh", path}, argv[1:]...), p.Env)
 	}
 	return 0, notExecutable(p.Argv[0], err)
+}
+
+// closeDoors closes descriptors on exec: all but the first three, or those of directories, by way of which the host's mounts
+// could be reached as they were.
+func (p *plan) closeDoors() error {
+	if p.PID1 {
+		return unix.CloseRange(planFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	}
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		var st unix.Stat_t
+		if err == nil && unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
 }
 
 func notExecutable(name string, err error) error {

@@ -1,7 +1,7 @@
 package sandbox
 
 import (
-	"encoding/json"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"os"
@@ -70,7 +70,7 @@ func (l *launcher) launch(s *Spec) (*running, error) {
 	// It does nothing before it has the whole plan: so it is in its cgroup before it has children.
 	err = l.cgroup.add(cmd.Process.Pid)
 	if err == nil {
-		json.NewEncoder(planW).Encode(l.plan) // if it has ended, the link says why
+		gob.NewEncoder(planW).Encode(l.plan) // if it has ended, the link says why
 	}
 	planW.Close()
 	if err != nil {

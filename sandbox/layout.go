@@ -78,6 +78,9 @@ func (l *layout) readOnly(path string) {
 		}
 		return
 	}
+	if p := l.view.at(at); p != nil && p.What == hidden {
+		return
+	}
 	l.twice(at, func(at string) {
 		l.view.Points = slices.DeleteFunc(l.view.Points, func(p point) bool { return p.What == bind && within(p.At, at) })
 		l.view.set(point{At: at, What: bind, From: from, ReadOnly: true})
@@ -132,6 +135,9 @@ func (l *layout) needed() {
 			continue
 		}
 		at, from := l.resolve(path)
+		if within(at, s.Project) {
+			continue // that is the mount
+		}
 		p := l.view.at(at)
 		if p != nil && slices.Contains(l.private, p.At) && p.At != at && exists(from) {
 			l.view.set(point{At: at, What: bind, From: from, ReadOnly: true})
@@ -146,12 +152,6 @@ func (l *layout) unseen() {
 	}
 	for at, from := range l.s.Sockets {
 		at, _ = l.resolve(at)
-		// In a directory that is hidden there must be room for it.
-		for i := range l.view.Points {
-			if p := &l.view.Points[i]; p.What == hidden && at != p.At && within(at, p.At) {
-				p.What, p.ReadOnly, p.Size = tmpfs, true, 1<<20
-			}
-		}
 		l.view.set(point{At: at, What: bind, From: follow(from)})
 	}
 }
@@ -195,6 +195,20 @@ func (l *layout) allow(path string) error {
 	}
 	l.writable(abs)
 	return nil
+}
+
+// makeRoom makes room in hidden directories for what is to be shown there all the same.
+func (l *layout) makeRoom() {
+	for _, inner := range l.view.Points {
+		if inner.What == hidden {
+			continue
+		}
+		for i := range l.view.Points {
+			if p := &l.view.Points[i]; p.What == hidden && inner.At != p.At && within(inner.At, p.At) {
+				p.What, p.ReadOnly, p.Size = tmpfs, true, 1<<20
+			}
+		}
+	}
 }
 
 // absolute is a path that a user named: ~ is the home directory, and others start from the working directory.

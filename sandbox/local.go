@@ -105,13 +105,6 @@ func makeCache(env []string) {
 	}
 }
 
-func (r *Rules) writable() []string {
-	if r.Writable != nil {
-		return r.Writable
-	}
-	return DefaultWritable
-}
-
 // localBare starts a command without namespaces, for the reason that why gives: with Landlock alone.
 func (m machine) localBare(s *Spec, why error, prepare func(*exec.Cmd)) (*running, error) {
 	for flag, said := range map[string]bool{"--deny": len(s.Rules.Deny) > 0, "--network none": s.Rules.Network == "none"} {
@@ -177,6 +170,7 @@ func (m machine) launch(s *Spec, l *layout, p *plan, spaces uintptr, prepare fun
 
 // launch starts a plan in a cgroup with the limits, and watches what is refused.
 func (l *layout) launch(s *Spec, p *plan, spaces uintptr, prepare func(*exec.Cmd)) (*running, error) {
+	l.makeRoom()
 	group := newCgroup(&s.Rules.Limits)
 	limits, notes := s.Rules.Limits.rlimits(group, os.Geteuid() == 0, spaces&unix.CLONE_NEWUSER != 0)
 	p.Bars.Limits = limits

@@ -25,13 +25,13 @@ type point struct {
 	At   string
 	What what
 	// From is what a bind shows and what hidden takes out of sight, as a path on the host.
-	From     string `json:",omitempty"`
-	ReadOnly bool   `json:",omitempty"`
+	From     string
+	ReadOnly bool
 	// Optional: where it cannot be made there is nothing at At worth the trouble.
-	Optional bool `json:",omitempty"`
+	Optional bool
 	// Of a tmpfs: its size in bytes, 0 is the kernel's bound, half of the memory; and its mode, 0 is 0755.
-	Size int64  `json:",omitempty"`
-	Mode uint32 `json:",omitempty"`
+	Size int64
+	Mode uint32
 }
 
 type what string

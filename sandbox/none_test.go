@@ -59,3 +59,22 @@ func TestCommandsThatCannotRun(t *testing.T) {
 		t.Errorf("a missing working directory: %v", err)
 	}
 }
+
+func TestArgumentsOfAnyBytes(t *testing.T) {
+	s := newSetup(t)
+	odd := "\xff\xfe \n'\u00e9"
+	dir := filepath.Join(s.mount, odd)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []Kind{None, Local, NS} {
+		spec := s.spec(kind, `printf %s "$1|$ODD|"; basename "$PWD"`)
+		spec.Argv = append(spec.Argv, "sh", odd)
+		spec.Env = append(spec.Env, "ODD="+odd)
+		spec.Dir = filepath.Join(s.project, odd)
+		b, _ := backendOf(kind)
+		if r, want := run(t, b, spec), odd+"|"+odd+"|"+odd; r.out != want {
+			t.Errorf("%s: %q, want %q", kind, r.out, want)
+		}
+	}
+}

@@ -70,11 +70,7 @@ func (m machine) nsStart(s *Spec, env []string, l *layout, prepare func(*exec.Cm
 		l.hide(dir)
 	}
 	l.sockets(env)
-	secrets := s.Rules.Secrets
-	if secrets == nil {
-		secrets = DefaultSecrets
-	}
-	for _, path := range slices.Concat(expand(secrets, s.Env, false), systemViews) {
+	for _, path := range slices.Concat(expand(s.Rules.secrets(), s.Env, false), systemViews) {
 		l.hide(path)
 	}
 	for _, path := range s.Rules.Hide {

@@ -87,7 +87,8 @@ func (r *refusals) lookAt(n *notification, op op, name [2]int, w *watched) {
 		path = dir + "/" + path
 	}
 	path = filepath.Clean(path)
-	if r.allowed(path) || !n.valid(r.listener) {
+	// Symlinks further up are not looked for: that costs more than it tells.
+	if r.allowed(path) && (op != opens || !isLink(process(int(n.PID))+"/root"+path)) || !n.valid(r.listener) {
 		return
 	}
 	flags := uint64(unix.O_WRONLY | unix.O_CREAT)
@@ -212,6 +213,11 @@ func (r *refusals) flag(pid int, op op, path string) string {
 		path = filepath.Dir(path)
 	}
 	return "--allow " + path
+}
+
+func isLink(path string) bool {
+	_, err := unix.Readlink(path, make([]byte, 1))
+	return err == nil
 }
 
 // realPath is a directory or file without symlinks, of one that is given below /proc/PID/root.

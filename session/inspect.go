@@ -155,16 +155,10 @@ func (s *Session) Diff(ctx context.Context, r *control.DiffRequest, out *control
 		return nil, err
 	}
 	sum := &control.DiffSummary{From: d.fromName, To: d.toName, Counts: map[string]int{}}
-	err = s.tree.Diff(d.from, d.to, func(c layers.Change) error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if !d.keep(c.Path, c.OldPath) {
-			return nil
-		}
+	err = s.eachChange(ctx, d.from, d.to, func(c *layers.Change) bool { return d.keep(c.Path, c.OldPath) }, func(c control.Change) error {
 		sum.Total++
-		sum.Counts[string(c.Status)]++
-		return out.Emit(s.markedChange(&c))
+		sum.Counts[c.Status]++
+		return out.Emit(c)
 	})
 	if err == nil && len(r.Paths) == 0 {
 		sum.Targets, err = s.compareTargets(ctx, &d)

@@ -113,11 +113,11 @@ func (s *Session) changedBy(ctx context.Context, ref string) (*control.RunEnded,
 	}
 	n := int64(0)
 	out.ChangedPaths = &n
-	err = s.tree.Diff(d.from, d.to, func(c layers.Change) error {
+	err = s.eachChange(ctx, d.from, d.to, func(*layers.Change) bool { return true }, func(c control.Change) error {
 		if n++; n <= maxRunChanges {
-			out.Changes = append(out.Changes, s.markedChange(&c))
+			out.Changes = append(out.Changes, c)
 		}
-		return ctx.Err()
+		return nil
 	})
 	out.Truncated = n > maxRunChanges
 	return out, d.failed(err)

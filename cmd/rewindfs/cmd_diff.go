@@ -166,6 +166,9 @@ func describeChange(c *control.Change) string {
 	case c.Ignored:
 		mark = "  [ignored]"
 	}
+	if c.LeadsOut != nil {
+		mark += "  -> " + showName(*c.LeadsOut) + "  [leads out of the project]"
+	}
 	return describeObject(c) + mark
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,21 +15,22 @@ import (
 
 // runOptions are the flags of run and exec.
 type runOptions struct {
-	verb     string // run or exec
-	label    *string
-	rollback bool // take back what a command that fails has changed
-	kind     string
-	timeout  time.Duration
-	network  string
-	allow    []string
-	deny     []string
-	hide     []string
-	env      []string
-	limits   []string
-	image    string
-	docker   string
-	sqlite   []string
-	skip     bool // do without targets that cannot be copied
+	verb      string // run or exec
+	label     *string
+	rollback  bool // take back what a command that fails has changed
+	kind      string
+	timeout   time.Duration
+	network   string
+	allow     []string
+	deny      []string
+	hide      []string
+	env       []string
+	limits    []string
+	image     string
+	docker    string
+	showRules bool // and run nothing
+	sqlite    []string
+	skip      bool // do without targets that cannot be copied
 }
 
 const sandboxHelp = `The command sees the project at the path where it was called: in the project's own directory at that, in the mount at the mount's. Terminal, pipes,
@@ -93,7 +95,7 @@ var kinds = []string{string(sandbox.None), string(sandbox.Local), string(sandbox
 
 func (o *runOptions) flags(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
+		if len(args) == 0 && !o.showRules {
 			return usagef("%s needs a command, such as: %s -- npm install", cmd.CommandPath(), cmd.CommandPath())
 		}
 		return nil
@@ -110,17 +112,23 @@ func (o *runOptions) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&o.limits, "limit", nil, "processes=N, memory=SIZE, cpus=N, tmp=SIZE or file=SIZE (more than once)")
 	f.StringVar(&o.image, "image", "", "image of the container (docker)")
 	f.StringVar(&o.docker, "docker", "", "docker, podman, nerdctl, or a path to one that takes the same flags (docker)")
+	f.BoolVar(&o.showRules, "show-rules", false, "print what the sandbox lets a command do, and run nothing; rules of your own go into rewindfs/sandbox.toml in your directory for settings")
 	completeFlag(cmd, "sandbox", kinds)
 	completeFlag(cmd, "network", networks)
 }
 
 var networks = []string{"none", "host"}
 
-// rules makes the sandbox's rules of the flags.
+// rules makes the sandbox's rules of the user's own and of the flags.
 func (o *runOptions) rules() (r sandbox.Rules, err error) {
 	kind := sandbox.Kind(o.kind)
 	if !slices.Contains(kinds, o.kind) {
 		return r, usagef("--sandbox %s: use %s", show(o.kind), strings.Join(kinds, ", "))
+	}
+	if kind != sandbox.None {
+		if r, err = sandbox.HostRules(os.Environ()); err != nil {
+			return r, failf(exitSandbox, "%w", err)
+		}
 	}
 	if o.timeout < 0 {
 		return r, usagef("--timeout %s: it must be more than 0", o.timeout)
@@ -153,7 +161,7 @@ func (o *runOptions) rules() (r sandbox.Rules, err error) {
 			return r, usagef("--env %s: write it as NAME or NAME=VALUE", show(v))
 		}
 	}
-	r.Env = o.env
+	r.Env = append(r.Env, o.env...)
 	r.Docker = sandbox.DockerRules{CLI: o.docker, Image: o.image}
 	r.Limits, err = limitsOf(o.limits)
 	return r, err

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rewindfs/rewindfs/paths"
+	"github.com/rewindfs/rewindfs/sandbox"
 	"github.com/rewindfs/rewindfs/session"
 )
 
@@ -57,10 +58,12 @@ type machine struct {
 	helper    func() (string, error) // finds fusermount3
 	statfs    func(string) (kind int64, free uint64, err error)
 	sessions  func(context.Context) ([]session.Listed, error)
+	sandboxes func() sandbox.Machine
 }
 
 func thisMachine() *machine {
 	return &machine{
+		sandboxes: sandbox.Examine,
 		device:    "/dev/fuse",
 		fuseConf:  "/etc/fuse.conf",
 		release:   kernelRelease(),
@@ -118,6 +121,7 @@ func (m *machine) examine(ctx context.Context) []finding {
 	out := []finding{m.checkDevice(), m.checkRight(), m.checkAllowOther()}
 	out = append(out, m.checkKernel()...)
 	out = append(out, m.checkStore()...)
+	out = append(out, m.checkSandboxes()...)
 	return append(append(out, m.checkMounts(ctx)...), m.checkRules(ctx)...)
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rewindfs/rewindfs/sandbox"
 	"github.com/rewindfs/rewindfs/session"
 )
 
@@ -36,6 +37,7 @@ func goodMachine(t *testing.T) *machine {
 		helper:    func() (string, error) { return helper, nil },
 		statfs:    func(string) (int64, uint64, error) { return 0xef53, 100 << 30, nil },
 		sessions:  func(context.Context) ([]session.Listed, error) { return nil, nil },
+		sandboxes: func() sandbox.Machine { return sandbox.Machine{Landlock: 6} },
 	}
 }
 
@@ -57,15 +59,25 @@ func TestDoctorFindsAndMends(t *testing.T) {
 		"root":              {func(m *machine) { m.status = "CapEff:\t000001ffffffffff\n"; m.root = true }, statusOK, "", ""},
 		"no allow_other":    {func(m *machine) { os.WriteFile(m.fuseConf, []byte("#user_allow_other\n"), 0o644) }, statusWarn, "user_allow_other is missing", "tee -a"},
 		"no fuse.conf":      {func(m *machine) { m.fuseConf += "-gone" }, statusWarn, "user_allow_other is missing", "tee -a"},
-		"kernel 5.4":        {func(m *machine) { m.release = "5.4.0-generic" }, statusFail, "openat2", "5.6"},
-		"kernel 5.15":       {func(m *machine) { m.release = "5.15.0-91" }, statusWarn, "O_TMPFILE", "6.2"},
-		"odd kernel":        {func(m *machine) { m.release = "weird" }, statusWarn, "cannot be read", ""},
-		"store on NFS":      {func(m *machine) { m.statfs = func(string) (int64, uint64, error) { return 0x6969, 1 << 40, nil } }, statusFail, "NFS", "--store"},
-		"store on SMB":      {func(m *machine) { m.statfs = func(string) (int64, uint64, error) { return 0xfe534d42, 1 << 40, nil } }, statusFail, "SMB", "--store"},
-		"store on tmpfs":    {func(m *machine) { m.statfs = func(string) (int64, uint64, error) { return 0x01021994, 1 << 40, nil } }, statusWarn, "tmpfs", "--store"},
-		"disk full":         {func(m *machine) { m.statfs = func(string) (int64, uint64, error) { return 0xef53, 1 << 20, nil } }, statusFail, "only 1.0 MiB free", "df -h"},
-		"disk nearly full":  {func(m *machine) { m.statfs = func(string) (int64, uint64, error) { return 0xef53, 1 << 30, nil } }, statusWarn, "only 1.0 GiB free", "df -h"},
-		"no home":           {func(m *machine) { m.storeRoot = func() (string, error) { return "", errors.New("no HOME") } }, statusFail, "no HOME", "HOME"},
+		"no namespaces": {func(m *machine) {
+			m.sandboxes = func() sandbox.Machine {
+				return sandbox.Machine{Landlock: 6, Spaces: errors.New("forbidden"), SpacesFix: "ask root"}
+			}
+		}, statusWarn, "Landlock alone", "ask root"},
+		"no protection": {func(m *machine) {
+			m.sandboxes = func() sandbox.Machine { return sandbox.Machine{Spaces: errors.New("forbidden")} }
+		}, statusWarn, "protects nothing", ""},
+		"no Landlock":      {func(m *machine) { m.sandboxes = func() sandbox.Machine { return sandbox.Machine{} } }, statusWarn, "no Landlock", "lsm=landlock"},
+		"old Landlock":     {func(m *machine) { m.sandboxes = func() sandbox.Machine { return sandbox.Machine{Landlock: 2} } }, statusWarn, "truncate", "6.2"},
+		"kernel 5.4":       {func(m *machine) { m.release = "5.4.0-generic" }, statusFail, "openat2", "5.6"},
+		"kernel 5.15":      {func(m *machine) { m.release = "5.15.0-91" }, statusWarn, "O_TMPFILE", "6.2"},
+		"odd kernel":       {func(m *machine) { m.release = "weird" }, statusWarn, "cannot be read", ""},
+		"store on NFS":     {func(m *machine) { m.statfs = func(string) (int64, uint64, error) { return 0x6969, 1 << 40, nil } }, statusFail, "NFS", "--store"},
+		"store on SMB":     {func(m *machine) { m.statfs = func(string) (int64, uint64, error) { return 0xfe534d42, 1 << 40, nil } }, statusFail, "SMB", "--store"},
+		"store on tmpfs":   {func(m *machine) { m.statfs = func(string) (int64, uint64, error) { return 0x01021994, 1 << 40, nil } }, statusWarn, "tmpfs", "--store"},
+		"disk full":        {func(m *machine) { m.statfs = func(string) (int64, uint64, error) { return 0xef53, 1 << 20, nil } }, statusFail, "only 1.0 MiB free", "df -h"},
+		"disk nearly full": {func(m *machine) { m.statfs = func(string) (int64, uint64, error) { return 0xef53, 1 << 30, nil } }, statusWarn, "only 1.0 GiB free", "df -h"},
+		"no home":          {func(m *machine) { m.storeRoot = func() (string, error) { return "", errors.New("no HOME") } }, statusFail, "no HOME", "HOME"},
 		"dead mount": {func(m *machine) {
 			m.sessions = func(context.Context) ([]session.Listed, error) { return []session.Listed{dead}, nil }
 		}, statusWarn, "is gone", "rewindfs mount /b"},

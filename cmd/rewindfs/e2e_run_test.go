@@ -27,35 +27,45 @@ func TestRunWithoutMount(t *testing.T) {
 	for name, cred := range map[string]func(*testing.T) *syscall.Credential{
 		"root": func(*testing.T) *syscall.Credential { return nil }, "user": ordinaryUser,
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorldFor(t, cred(t))
-			w.sh("mkdir $B/.git")
-			before := w.listing()
-			sub := filepath.Join(w.base, "sub")
-			w.run(sub, "--", "sh", "-c", `pwd; echo $PWD; cat b.txt; echo new >new; rm ../a.txt; rm -r deep; echo "$REWINDFS_SESSION" >&2; exit 3`).
-				want(t, 3, sub+"\n"+sub+"\nbase b\n", w.base+" has a session now", "proj\n")
-			if got := w.listing(); got != before {
-				t.Errorf("the base was\n%s\nand is\n%s", before, got)
-			}
-			w.same("cat $M/sub/new; ls $M", "new\nsub\n")
-			w.finish([]string{"diff", "--name-status"}, in(sub)).want(t, 0, "D\ta.txt\n", "A\tsub/new\n", "D\tsub/deep\n")
-			w.run(sub, "cat", "new", "-").want(t, 0, "new\n") // no -- needed: flags behind the command are its own
-			w.finish([]string{"log"}, in(sub)).want(t, 0, "run: sh -c pwd", "run: cat new -")
-			w.finish([]string{"rollback", "base"}, in(sub)).want(t, 0)
-			w.same("cat $M/a.txt", "base a\n")
-			w.finish([]string{"undo"}, in(sub)).want(t, 0)
-			w.same("ls $M", "sub\n")
-			w.finish([]string{"rollback", "base"}, in(sub)).want(t, 0)
-			w.run(w.mp, "--label", "mine", "pwd").want(t, 0, w.mp+"\n") // in the mount, the mount's path is right
-			w.run("/", "-s", w.mp, "pwd").want(t, 0)
-			w.unmount(w.mp)
-			w.run(w.base, "--", "cat", "a.txt").want(t, 0, "base a\n", "mounted again")
-			kill(t, w.pid())
-			w.run(sub, "--", "cat", "../a.txt").want(t, 0, "base a\n", "mounted again")
-			w.unmount(w.mp)
-			w.finish([]string{"exec", "--sandbox", "none", "--", "true"}, in(sub)).want(t, exitNoSession, "rewindfs mount "+w.base)
-		})
+		for _, kind := range []string{"none", "local", "ns"} {
+			t.Run(name+"/"+kind, func(t *testing.T) { testRunWithoutMount(t, newWorldFor(t, cred(t)), kind) })
+		}
 	}
+}
+
+func testRunWithoutMount(t *testing.T, w *world, kind string) {
+	run := func(dir string, args ...string) outcome {
+		t.Helper()
+		return w.finish(append([]string{"run", "--sandbox", kind}, args...), in(dir))
+	}
+	w.sh("mkdir $B/.git")
+	before := w.listing()
+	sub := filepath.Join(w.base, "sub")
+	run(sub, "--", "sh", "-c", `pwd; echo $PWD; cat b.txt; echo new >new; rm ../a.txt; rm -r deep; echo "$REWINDFS_SESSION" >&2; exit 3`).
+		want(t, 3, sub+"\n"+sub+"\nbase b\n", w.base+" has a session now", "proj\n")
+	if got := w.listing(); got != before {
+		t.Errorf("the base was\n%s\nand is\n%s", before, got)
+	}
+	w.same("cat $M/sub/new; ls $M", "new\nsub\n")
+	w.finish([]string{"diff", "--name-status"}, in(sub)).want(t, 0, "D\ta.txt\n", "A\tsub/new\n", "D\tsub/deep\n")
+	run(sub, "cat", "new", "-").want(t, 0, "new\n") // no -- needed: flags behind the command are its own
+	w.finish([]string{"log"}, in(sub)).want(t, 0, "run: sh -c pwd", "run: cat new -")
+	w.finish([]string{"rollback", "base"}, in(sub)).want(t, 0)
+	w.same("cat $M/a.txt", "base a\n")
+	w.finish([]string{"undo"}, in(sub)).want(t, 0)
+	w.same("ls $M", "sub\n")
+	w.finish([]string{"rollback", "base"}, in(sub)).want(t, 0)
+	run(w.mp, "--label", "mine", "pwd").want(t, 0, w.mp+"\n") // in the mount, the mount's path is right
+	run("/", "-s", w.mp, "pwd").want(t, 0, w.base+"\n")
+	w.unmount(w.mp)
+	run(w.base, "--", "cat", "a.txt").want(t, 0, "base a\n", "mounted again")
+	kill(t, w.pid())
+	run(sub, "--", "cat", "../a.txt").want(t, 0, "base a\n", "mounted again")
+	run(sub, "--", "sh", "-c", "echo committed >b.txt").want(t, 0)
+	w.finish([]string{"commit"}, in(sub)).want(t, 0)
+	w.same("cat $B/sub/b.txt", "committed\n")
+	w.unmount(w.mp)
+	w.finish([]string{"exec", "--sandbox", kind, "--", "true"}, in(sub)).want(t, exitNoSession, "rewindfs mount "+w.base)
 }
 
 // ranData is what a command that may have failed has printed as JSON.
@@ -191,4 +201,24 @@ func TestRunOnABranch(t *testing.T) {
 	if b, _ := os.ReadDir(at); len(b) > 0 {
 		t.Errorf("written to the mount point of a branch that is not mounted: %v", b)
 	}
+}
+
+// A symlink that leads out of the project is named: what is written through it is in no layer.
+func TestLinksThatLeadOut(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	out := w.run(w.mp, "--", "sh", "-c", `ln -s /etc/passwd abs; ln -s ../x up; ln -s "$0" base; ln -s sub/../../y over; mkdir d
+		ln -s ../a.txt d/ok; ln -s sub/b.txt ok; ln -s "$1/a.txt" mount; ln -s sub/../a.txt fine; rm a.txt`, w.base+"/a.txt", w.mp).want(t, 0,
+		"leads out of the project: abs -> /etc/passwd", "up -> ../x", "base -> "+w.base+"/a.txt", "over -> sub/../../y")
+	if n := strings.Count(out.err, "leads out"); n != 4 {
+		t.Errorf("%d links lead out: %s", n, out.err)
+	}
+	diff := w.rewind("diff", "base")
+	diff.want(t, 0, "abs  (symlink)  -> /etc/passwd  [leads out of the project]")
+	if n := strings.Count(diff.out, "leads out"); n != 4 {
+		t.Errorf("%s", diff.out)
+	}
+	w.rewind("rollback", "base").want(t, 0)
+	w.same("ls -A $M $B", w.base+":\na.txt\nsub\n\n"+w.mp+":\na.txt\nsub\n")
+	w.unmount()
 }

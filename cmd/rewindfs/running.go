@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -62,6 +64,9 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 	if err != nil {
 		return err
 	}
+	if o.showRules {
+		return a.showRules(sandbox.Kind(o.kind), rules)
+	}
 	sqlite, err := sqlitePaths(o.sqlite)
 	if err != nil {
 		return err
@@ -98,6 +103,18 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 		a.takeBack(after, p.client, what, out, res)
 	}
 	return a.finishRun(res)
+}
+
+// showRules prints the rules that apply.
+func (a *app) showRules(kind sandbox.Kind, r sandbox.Rules) error {
+	var text bytes.Buffer
+	sandbox.ShowRules(&text, kind, r, os.Environ())
+	lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
+	return a.result(map[string]any{"sandbox": kind, "rules": lines}, func(w io.Writer) {
+		for _, l := range lines {
+			fmt.Fprintln(w, show(l))
+		}
+	})
 }
 
 // maskArgv is argv as it may be written down.
@@ -199,6 +216,7 @@ func (a *app) finishRun(res *ran) error {
 		a.note("rewindfs: refused: write to %s (allow it with %s)", showName(r.PathName), show(r.Flag))
 	}
 	a.noteLeft(res.Left)
+	a.noteLinks(res.Changes)
 	if b := res.RolledBack; b != nil && b.Noop {
 		a.note("rewindfs: exit code %d; it had changed nothing, so nothing was taken back", res.ExitCode)
 	} else if b != nil {
@@ -220,6 +238,21 @@ func (a *app) noteLeft(pids []int) {
 		}
 		name := strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
 		a.note("rewindfs: still running: %d  %s", pid, show(clipText(name, 200)))
+	}
+}
+
+// noteLinks names symlinks among changes that lead out of the project.
+func (a *app) noteLinks(changes []control.Change) {
+	n := 0
+	for i := range changes {
+		if changes[i].LeadsOut == nil {
+			continue
+		}
+		if n++; n > maxShown {
+			a.note("rewindfs: … and more")
+			return
+		}
+		a.note("rewindfs: leads out of the project: %s -> %s (what is written through it cannot be taken back)", showName(changes[i].PathName), showName(*changes[i].LeadsOut))
 	}
 }
 

@@ -61,7 +61,7 @@ type world struct {
 	hits          atomic.Int64
 	env           []string // names for scripts
 	before        map[string]*fstree.Tree
-	base          string // content of the project's file on the host
+	pid, otherPID int // of the daemons
 }
 
 // newWorld makes one. Everything belongs to the user as.
@@ -99,6 +99,7 @@ func newWorld(t *testing.T, as uint32) *world {
 	w.m = mounttest.New(t, mounttest.Options{As: as, Loose: true, Fill: fill, Env: env})
 	state := "XDG_STATE_HOME=" + filepath.Join(w.m.Top, "state")
 	w.other = mounttest.New(t, mounttest.Options{As: as, Fill: fill, Env: append(env, state)})
+	w.pid, w.otherPID = w.m.PID(), w.other.PID()
 	w.victim = exec.Command("sleep", "1000")
 	w.victim.Env = env
 	if as != 0 {
@@ -109,7 +110,7 @@ func newWorld(t *testing.T, as uint32) *world {
 	w.serve()
 	for name, value := range map[string]string{
 		"O": w.outside, "H": w.home, "P": w.m.Base, "M": w.m.Dir, "S": w.m.Store, "OM": w.other.Dir, "OS": w.other.Store, "V": strconv.Itoa(w.victim.Process.Pid),
-		"D": strconv.Itoa(w.m.PID()), "R": mounttest.Binary(), "A": filepath.Join(w.around, attackerName), "AROUND": w.around, "RUN": filepath.Join(w.m.Top, "run"),
+		"D": strconv.Itoa(w.pid), "R": mounttest.Binary(), "A": filepath.Join(w.around, attackerName), "AROUND": w.around, "RUN": filepath.Join(w.m.Top, "run"),
 	} {
 		w.env = append(w.env, name+"="+value)
 	}
@@ -199,7 +200,7 @@ func (w *world) harm(r *mounttest.Result) (harm []string) {
 	if n := len(w.guarded()); n != len(w.before) {
 		harm = append(harm, fmt.Sprintf("there were %d guarded names, now %d", len(w.before), n))
 	}
-	if mounttest.Mounted(w.other.Dir) && mounttest.Alive(w.other.PID()) {
+	if mounttest.Mounted(w.other.Dir) && mounttest.Alive(w.otherPID) {
 		if now := w.other.Sh("cat file; ls -A"); now != "of the project\nfile\n" {
 			harm = append(harm, "the mount of another session has "+now)
 		}
@@ -218,7 +219,7 @@ func (w *world) harm(r *mounttest.Result) (harm []string) {
 			}
 		}
 	}
-	for what, pid := range map[string]int{"daemon": w.m.PID(), "other daemon": w.other.PID(), "bystander": w.victim.Process.Pid} {
+	for what, pid := range map[string]int{"daemon": w.pid, "other daemon": w.otherPID, "bystander": w.victim.Process.Pid} {
 		if !mounttest.Alive(pid) {
 			harm = append(harm, what+" has been ended")
 		}

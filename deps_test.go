@@ -22,9 +22,9 @@ const module = "github.com/rewindfs/rewindfs/"
 var mayImport = map[string]string{
 	"kv":              "",
 	"cas":             "kv",
-	"layers":          "kv cas merge3",
+	"layers":          "kv cas merge3 internal/beneath",
 	"patch":           "layers",
-	"apply":           "kv layers",
+	"apply":           "kv layers internal/beneath",
 	"fs/transport":    "",
 	"fs":              "kv cas layers fs/transport",
 	"journal":         "kv",
@@ -43,6 +43,8 @@ var mayImport = map[string]string{
 	"archive":         "layers",
 	"internal/fstree": "",
 	"sandbox":         "",
+
+	"internal/beneath": "",
 }
 
 // onlyIn names modules of others that only certain packages may know, and why.
@@ -57,7 +59,7 @@ var onlyIn = map[string]struct {
 	"github.com/oklog/ulid":       {"journal", "ids are made in one place"},
 	"pgregory.net/rapid":          {"internal/fsops internal/twin", "it is for tests"},
 	"github.com/stretchr/testify": {"", "tests compare with the standard library"},
-	"golang.org/x/sys/unix":       {"kv cas layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
+	"golang.org/x/sys/unix":       {"kv cas layers archive patch paths apply fs fs/transport ledger verify sandbox session bench cmd/rewindfs internal/beneath internal/fsops internal/fstree internal/mounttest internal/twin", "control and journal need no system calls of their own"},
 }
 
 type goPackage struct {

@@ -368,7 +368,8 @@ func TestNewerStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newer := bytes.Replace(b, []byte(" 1\n"), []byte(" 99\n"), 1)
+	_, id, _ := bytes.Cut(b, []byte("\n"))
+	newer := append([]byte("rewindfs-kv 99\n"), id...)
 	if err := os.WriteFile(format, newer, 0o600); err != nil {
 		t.Fatal(err)
 	}

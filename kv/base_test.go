@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dgraph-io/badger/v4/options"
@@ -187,8 +188,9 @@ func TestCompact(t *testing.T) {
 
 // TrimLog leaves the log little that is allocated ahead, but not on a disk that is nearly full. What is written then gets the usual blocks.
 func TestTrimLog(t *testing.T) {
-	free := int64(1 << 40)
-	db := openT(t, t.TempDir(), Options{FlushIdle: manual, statfs: func(string) (int64, int64, error) { return free, 1 << 40, nil }})
+	var free atomic.Int64
+	free.Store(1 << 40)
+	db := openT(t, t.TempDir(), Options{FlushIdle: manual, statfs: func(string) (int64, int64, error) { return free.Load(), 1 << 40, nil }})
 	for i := range 300 {
 		put(t, db, fmt.Sprint("k", i), noise(i, 50_000))
 	}
@@ -197,17 +199,24 @@ func TestTrimLog(t *testing.T) {
 		must(t, err)
 		return n
 	}
+	trim := func() int64 {
+		n, err := db.TrimLog()
+		must(t, err)
+		return n
+	}
 	must(t, db.Flush())
 	before := takes()
-	free = defaultReserve
-	must(t, db.TrimLog())
+	free.Store(defaultReserve)
+	trim()
 	if n := takes(); n != before {
 		t.Errorf("on a disk that is nearly full, %d bytes of the log became %d", before, n)
 	}
-	free = 1 << 40
-	must(t, db.TrimLog())
-	if after, most := takes(), 2*db.sizes.step/trimmedPart+64<<10; after > most || before < 3*most {
-		t.Errorf("the log took %d bytes and takes %d after, want at most %d", before, after, most)
+	free.Store(1 << 40)
+	ahead, err := db.LogAhead()
+	must(t, err)
+	freed := trim()
+	if after, most := takes(), 2*db.sizes.step/trimmedPart+64<<10; after > most || before < 3*most || freed != before-after || ahead < freed*9/10 || ahead > freed*11/10 {
+		t.Errorf("the log took %d bytes and takes %d after, want at most %d; %d were said to be ahead, and %d to be freed", before, after, most, ahead, freed)
 	}
 	put(t, db, "one more", noise(1, 300_000))
 	if now := takes(); now < db.sizes.step {

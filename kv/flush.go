@@ -128,17 +128,40 @@ func (db *DB) compact(all bool) error {
 
 // TrimLog gives back what the log has allocated ahead, but for a part of a step, until something is written again: for a store
 // at rest to take little more than what it holds. On a disk that is nearly full it does nothing: there the blocks are needed.
-func (db *DB) TrimLog() error {
+// It returns how many bytes that were.
+func (db *DB) TrimLog() (freed int64, err error) {
 	if low, err := db.space.low(); err != nil || low {
-		return err
+		return 0, err
+	}
+	before, err := diskBytes(db.logDir)
+	if err != nil {
+		return 0, err
 	}
 	db.wmu.Lock()
 	defer db.wmu.Unlock()
 	if db.closing {
-		return ErrClosed
+		return 0, ErrClosed
 	}
 	db.trimmed.Store(true)
-	return errors.Join(db.seg.trim(db.seg.tail+db.step()), db.trimSpare())
+	if err := errors.Join(db.seg.trim(db.seg.tail+db.step()), db.trimSpare()); err != nil {
+		return 0, err
+	}
+	after, err := diskBytes(db.logDir)
+	return max(0, before-after), err
+}
+
+// LogAhead is what TrimLog would give back, in bytes, about.
+func (db *DB) LogAhead() (int64, error) {
+	if low, err := db.space.low(); err != nil || low {
+		return 0, err
+	}
+	had, err := diskBytes(db.logDir)
+	if err != nil {
+		return 0, err
+	}
+	db.wmu.Lock()
+	defer db.wmu.Unlock()
+	return max(0, had-db.active.bytes-2*db.sizes.step/trimmedPart), nil
 }
 
 // trimSpare leaves the spare segment one step: a burst of writes may have left it larger.

@@ -17,6 +17,7 @@ type Branch struct {
 	spared  struct { // what came into the open layer by a movement, and not by a program; also in the store, see metaSpared
 		layer Layer
 		ops   uint64 // as of then
+		now   bool   // by the rules of now: after a restart there may be others
 	}
 	orphans map[Ino]Layer // inodes in use without a name, and the layer that took the last one
 }
@@ -193,7 +194,7 @@ const metaSpared = "spared/"
 // loadSpared finds out whether the open layer holds only what a movement spared.
 func (b *Branch) loadSpared() error {
 	l, err := b.t.counter(metaSpared+b.name, 0)
-	b.spared.layer, b.spared.ops = Layer(l), b.ops
+	b.spared.layer, b.spared.ops, b.spared.now = Layer(l), b.ops, false
 	return err
 }
 

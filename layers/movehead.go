@@ -51,7 +51,7 @@ func (b *Branch) moveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	}
 	at := t.now()
 	m := Moved{From: b.layer, Target: target, Open: t.nextLayer, At: at, Untouched: b.untouched()}
-	if m.Untouched && t.layers[b.layer].parent == target {
+	if m.Untouched && (!b.dirty || b.spared.now) && t.layers[b.layer].parent == target {
 		m.Open, m.Noop = b.layer, true
 		return m, nil, nil
 	}

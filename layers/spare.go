@@ -482,7 +482,7 @@ func (kp *spared) follow(b *Branch) {
 		return
 	}
 	b.dirty, b.changed = true, kp.count
-	b.spared.layer, b.spared.ops = b.layer, b.ops
+	b.spared.layer, b.spared.ops, b.spared.now = b.layer, b.ops, true
 	for _, ino := range kp.copied {
 		if l, ok := b.t.copied[ino]; !ok || b.layer < l {
 			b.t.copied[ino] = b.layer

@@ -120,18 +120,26 @@ func TestSparedIsNoChange(t *testing.T) {
 	s.write("app.log", "later")
 	s.write("f", "later")
 	s.back(start)
-	again := func(noop bool) {
-		t.Helper()
-		s.reopen()
-		s.sparing()
-		s.want("app.log", "later")
-		if m, err := s.b.MoveHead(start, false, nil, nil); err != nil || m.Noop != noop || m.Untouched != noop {
-			t.Errorf("moving to where the head is: %+v, %v; want noop %v", m, err, noop)
-		}
+	if m := s.back(start); !m.Noop || !m.Untouched {
+		t.Errorf("going where the head is: %+v", m)
 	}
-	again(true)
-	_, err := s.b.Write(s.ino("app.log"), []byte("l"), 0, WriteFlags{}) // changes no more paths than are changed already
+	s.reopen()
+	s.sparing()
+	s.want("app.log", "later")
+	if m := s.back(start); !m.Untouched {
+		t.Errorf("after a restart: %+v", m)
+	}
+	_, err := s.b.Write(s.ino("app.log"), []byte("L"), 0, WriteFlags{}) // changes no more paths than are changed already
 	s.ok(err)
-	again(false)
-	again(true)
+	s.reopen()
+	s.sparing()
+	if m := s.back(start); m.Untouched {
+		t.Errorf("after a change and a restart: %+v", m)
+	}
+	s.want("app.log", "Later")
+	s.reopen() // without rules now
+	if m := s.back(start); m.Noop || !m.Untouched {
+		t.Errorf("when the rules are gone: %+v", m)
+	}
+	s.want("app.log", "start")
 }

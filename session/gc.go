@@ -263,9 +263,14 @@ func (g *gc) foresee(ctx context.Context, first []journal.Entry) error {
 	if err != nil {
 		return err
 	}
+	ahead, err := g.s.db.LogAhead()
+	if err != nil {
+		return err
+	}
+	before := g.before - ahead // which is given back, and held nothing
 	gone := first
 	if max := g.r.MaxSize; max > 0 {
-		more, err := g.enough(ctx, first, g.before-loose)
+		more, err := g.enough(ctx, first, before-loose)
 		if err != nil {
 			return err
 		}
@@ -277,8 +282,8 @@ func (g *gc) foresee(ctx context.Context, first []journal.Entry) error {
 		return err
 	}
 	g.out.Layers, g.out.Records = stats.GivenUp, stats.Records
-	g.out.FreedBytes = min(g.before, loose+stats.Bytes)
-	g.out.StoreBytes = g.before - g.out.FreedBytes
+	g.out.FreedBytes = min(before, loose+stats.Bytes)
+	g.out.StoreBytes = before - g.out.FreedBytes
 	g.out.TooLarge = g.r.MaxSize > 0 && g.out.StoreBytes > g.r.MaxSize
 	g.dropped(gone, bytes)
 	return nil

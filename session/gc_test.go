@@ -114,11 +114,7 @@ func TestGCMaxSize(t *testing.T) {
 			r.plainCheckpoint(t)
 		}
 	}
-	st, err := r.Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit := st.StoreBytes - 5<<19 // two and a half files less
+	limit := r.gc(t, control.GCRequest{}).StoreBytes - 5<<19 // two and a half files less than what is to stay
 	q := control.GCRequest{GCRules: control.GCRules{MaxSize: limit}, DryRun: true}
 	dry := r.gc(t, q)
 	q.DryRun = false

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -369,7 +368,8 @@ func TestNewerStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newer := regexp.MustCompile(` \d+\n`).ReplaceAll(b, []byte(" 99\n"))
+	_, id, _ := bytes.Cut(b, []byte("\n"))
+	newer := append([]byte("rewindfs-kv 99\n"), id...)
 	if err := os.WriteFile(format, newer, 0o600); err != nil {
 		t.Fatal(err)
 	}

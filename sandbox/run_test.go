@@ -153,6 +153,19 @@ func TestGraceIsForCleaningUp(t *testing.T) {
 	}
 }
 
+// TestLeftAtOnce: what a command leaves is seen, also when it has ended before anybody looked.
+func TestLeftAtOnce(t *testing.T) {
+	for range 50 {
+		out := runs(t, shell(`sleep 1000 & kill -9 $$`))
+		for _, pid := range out.Left {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if len(out.Left) != 1 {
+			t.Fatalf("left: %v", out.Left)
+		}
+	}
+}
+
 func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	file := filepath.Join(t.TempDir(), "pid")

@@ -20,7 +20,7 @@ type search struct {
 	leader int    // the command's pid
 	// session is that of this process: who is in it need not be ours.
 	session int
-	// before are the children, with their start times, that this process had when the command was started.
+	// before are the children, with their start times, that this process had before the command was started.
 	before map[int]string
 	// seen are processes once found, with their start times: a parent that ends takes away the reason why its child was found.
 	seen map[int]string
@@ -50,9 +50,18 @@ func Elsewhere(mark string) Tree {
 	return b
 }
 
-func (b *search) Name() string                 { return "proc" }
-func (b *search) prepare(*syscall.SysProcAttr) {}
-func (b *search) Close()                       { commands.Delete(b.leader) }
+func (b *search) Name() string { return "proc" }
+func (b *search) Close()       { commands.Delete(b.leader) }
+
+func (b *search) prepare(*syscall.SysProcAttr) {
+	if !b.adopts || b.before != nil { // another try
+		return
+	}
+	b.before = make(map[int]string)
+	for _, s := range children() {
+		b.before[s.pid] = s.start
+	}
+}
 
 func (b *search) started(pid int) {
 	b.leader = pid
@@ -62,12 +71,6 @@ func (b *search) started(pid int) {
 	}
 	commands.Store(pid, true)
 	b.session, _ = unix.Getsid(0) // it cannot fail for the caller itself
-	if b.adopts {
-		b.before = make(map[int]string)
-		for _, s := range children() {
-			b.before[s.pid] = s.start
-		}
-	}
 }
 
 // procStat is what is needed of /proc/PID/stat.

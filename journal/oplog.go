@@ -15,7 +15,8 @@ type OpKind string
 
 // The kinds of operation. Rollback, undo and redo move the head. A restore, which brought paths of
 // the checkpoint Label back, counts as a movement, too: from what it sealed to the head above it; so does a merge,
-// which brought what the branch Label changed. A fork makes the branch, on top of
+// which brought what the branch Label changed, and a command Label that was run on top of From and changed something
+// (only the newest maxRuns in a row, because gc keeps what undo leads to). A fork makes the branch, on top of
 // To; dropping it ends its history, and seals its head From.
 const (
 	OpMount      OpKind = "mount"
@@ -25,6 +26,7 @@ const (
 	OpRedo       OpKind = "redo"
 	OpRestore    OpKind = "restore"
 	OpMerge      OpKind = "merge"
+	OpRun        OpKind = "run"
 	OpFork       OpKind = "fork"
 	OpDropBranch OpKind = "drop_branch"
 	OpImport     OpKind = "import"      // like a fork, on top of what an archive brought
@@ -152,6 +154,10 @@ func (w *walk) apply(op Op) {
 		w.fold()
 		w.push(op.left())
 		w.low = len(w.undo)
+	case OpRun:
+		w.fold()
+		w.pushRun(op.left())
+		w.low = len(w.undo)
 	case OpFork, OpDropBranch, OpImport, OpForgetUndo:
 		*w = walk{} // of another branch that had the name, nothing can be taken back
 	case OpUndo:
@@ -252,6 +258,42 @@ func (w *walk) push(s Step) {
 		return
 	}
 	w.undo = append(w.undo, s)
+}
+
+// maxRuns is how many commands in a row undo goes back over one by one.
+const maxRuns = 10
+
+// pushRun adds the state in front of a command. One that began before others, and ended after them, takes their place.
+func (w *walk) pushRun(s Step) {
+	w.undo = slices.DeleteFunc(w.undo, func(t Step) bool { return t.By == OpRun && t.Back > s.Back })
+	w.push(s)
+	oldest := len(w.undo) - 1 - maxRuns
+	if oldest < 0 {
+		return
+	}
+	for _, t := range w.undo[oldest:] {
+		if t.By != OpRun {
+			return
+		}
+	}
+	w.undo = slices.Delete(w.undo, oldest, oldest+1)
+}
+
+// MovedSince reports whether the head of branch was moved since the checkpoint was made that sealed layer; true, too, if
+// that is not known any more.
+func (j *Journal) MovedSince(branch string, layer uint64) bool {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	for _, op := range slices.Backward(j.ops) {
+		switch {
+		case op.Branch != branch || op.Kind == OpMount || op.Kind == OpRun:
+		case op.Kind != OpCheckpoint:
+			return true
+		case op.From == layer:
+			return false
+		}
+	}
+	return true
 }
 
 // Undo returns where the head of branch goes when it is taken back n steps: the

@@ -433,3 +433,65 @@ func TestTargetsGoWithTheSteps(t *testing.T) {
 		t.Errorf("needed when undo is forgotten: %+v", got)
 	}
 }
+
+// TestRunsAreSteps: undo goes back over commands one by one, the newest ones.
+func TestRunsAreSteps(t *testing.T) {
+	h := newHead()
+	run := func(from uint64) { h.j.Commit(nil, &Op{Kind: OpRun, Branch: "main", From: from, To: from}) }
+	backs := func() (out []uint64) {
+		n, _ := h.j.Steps("main")
+		if n == 0 {
+			return nil
+		}
+		steps, err := h.j.Undo("main", n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range steps {
+			out = append(out, s.Back)
+		}
+		return out
+	}
+	run(1)
+	run(2)
+	run(4)
+	run(3) // it began before the last one, and ended after it
+	if got := backs(); !slices.Equal(got, []uint64{3, 2, 1}) {
+		t.Fatalf("undo goes to %v", got)
+	}
+	left := h.undo(t, 1)
+	h.want(t, 3)
+	h.redo(t, 1)
+	h.want(t, left)
+	h.undo(t, 2)
+	h.want(t, 2)
+	run(200) // what was undone is on the way still
+	if got := backs(); got[0] != 200 || !slices.Contains(got, left) || got[len(got)-1] != 1 {
+		t.Fatalf("undo goes to %v, and %d is lost", got, left)
+	}
+	h.move(OpRollback, 1, 0)
+	for i := range uint64(maxRuns + 3) {
+		run(1000 + i)
+	}
+	got := backs()
+	if got[0] != 1000+maxRuns+2 || got[maxRuns-1] != 1003 || got[maxRuns] >= 1000 {
+		t.Fatalf("of many commands undo goes to %v", got)
+	}
+}
+
+func TestMovedSince(t *testing.T) {
+	h := newHead()
+	at := func(layer uint64) { h.j.Commit(nil, &Op{Kind: OpCheckpoint, Branch: "main", From: layer, To: layer}) }
+	at(1)
+	at(2)
+	h.j.Commit(nil, &Op{Kind: OpRun, Branch: "main", From: 2, To: 2})
+	h.j.Commit(nil, &Op{Kind: OpRollback, Branch: "other", From: 3, To: 2})
+	if h.j.MovedSince("main", 1) || h.j.MovedSince("main", 2) || !h.j.MovedSince("main", 7) {
+		t.Error("checkpoints, commands and other branches move no head")
+	}
+	h.move(OpUndo, 1, 1)
+	at(4)
+	if !h.j.MovedSince("main", 2) || h.j.MovedSince("main", 4) {
+		t.Error("an undo moves it")
+	}
+}

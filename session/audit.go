@@ -73,7 +73,7 @@ func (s *Session) missLate(late []journal.Op) error {
 	}
 	have := map[uint64]bool{}
 	f := ledger.Filter{
-		Kinds: []ledger.Kind{ledger.KindMount, ledger.KindCheckpoint, ledger.KindRollback, ledger.KindUndo, ledger.KindRedo, ledger.KindRestore, ledger.KindMerge, ledger.KindFork, ledger.KindDropBranch, ledger.KindImport, ledger.KindForgetUndo},
+		Kinds: []ledger.Kind{ledger.KindMount, ledger.KindCheckpoint, ledger.KindRollback, ledger.KindUndo, ledger.KindRedo, ledger.KindRestore, ledger.KindMerge, ledger.KindExec, ledger.KindFork, ledger.KindDropBranch, ledger.KindImport, ledger.KindForgetUndo},
 		Since: late[len(late)-1].At.Add(-lateBy),
 	}
 	err := ledger.Read(LedgerDir(s.o.Store), f, func(r *ledger.Record) error {
@@ -105,7 +105,11 @@ func (s *Session) auditMissed() {
 
 // opEvent is the ledger's record of an operation.
 func (s *Session) opEvent(op *journal.Op) ledger.Event {
-	e := s.event(ledger.Kind(op.Kind))
+	kind := ledger.Kind(op.Kind)
+	if op.Kind == journal.OpRun {
+		kind = ledger.KindExec
+	}
+	e := s.event(kind)
 	e.Branch, e.Op, e.Label, e.Layer = op.Branch, op.N, op.Label, op.To
 	entry, ok := s.journal.At(op.To)
 	if op.Kind == journal.OpCheckpoint { // several may share the layer

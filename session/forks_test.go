@@ -447,7 +447,7 @@ func TestLedgerCatchesUpWithBranches(t *testing.T) {
 	r.checkpoint(t, "c")
 	r.fork(t, "c", "try")
 	at := r.s.branch.HeadLayer()
-	if err := r.s.noteOp(journal.Op{Kind: journal.OpUndo, Branch: MainBranch, From: uint64(at), To: uint64(at), Open: uint64(at), Label: "killed"}); err != nil {
+	if _, err := r.s.noteOp(journal.Op{Kind: journal.OpUndo, Branch: MainBranch, From: uint64(at), To: uint64(at), Open: uint64(at), Label: "killed"}); err != nil {
 		t.Fatal(err)
 	}
 	r.on("try").checkpoint(t, "later")

@@ -78,7 +78,7 @@ func (s *Session) addLeft(node func(uint64) *control.GraphNode) {
 }
 
 func isMovement(k journal.OpKind) bool {
-	return k == journal.OpRollback || k == journal.OpUndo || k == journal.OpRedo || k == journal.OpRestore || k == journal.OpMerge
+	return k == journal.OpRollback || k == journal.OpUndo || k == journal.OpRedo || k == journal.OpRestore || k == journal.OpMerge || k == journal.OpRun
 }
 
 // below returns the nearest layer below l that is in the graph.

@@ -110,7 +110,7 @@ func (s *Session) standsAt(ctx context.Context, l uint64) bool {
 // Undo takes back the last head movements: rollbacks, and redone ones.
 func (s *Session) Undo(ctx context.Context, r *control.UndoRequest) (*control.Rollback, error) {
 	return s.walk(ctx, r, journal.OpUndo, s.journal.Undo,
-		"there is no rollback or restore to undo (to drop the changes since a checkpoint: rewindfs rollback latest)")
+		"there is no rollback, restore or run to undo (to drop the changes since a checkpoint: rewindfs rollback latest)")
 }
 
 // Redo makes undone head movements again.
@@ -327,20 +327,21 @@ func (s *Session) untouched(mv layers.Moved) (bool, error) {
 	return none, nil
 }
 
-func (s *Session) noteOp(op journal.Op) error {
+// noteOp records an operation that changes nothing in the layers, and returns it with its number.
+func (s *Session) noteOp(op journal.Op) (journal.Op, error) {
 	s.layering.Lock()
 	defer s.layering.Unlock()
 	var b kv.Batch
 	b.UseReserve()
 	op, err := s.journal.StageOp(&b, op)
 	if err != nil {
-		return err
+		return op, err
 	}
 	if err := s.db.Apply(&b); err != nil {
-		return fmt.Errorf("note the operation: %w", err)
+		return op, fmt.Errorf("note the operation: %w", err)
 	}
 	s.journal.Commit(nil, &op)
-	return nil
+	return op, nil
 }
 
 // linePast returns the checkpoints of the line that a head on target may lose. When

@@ -88,6 +88,11 @@ func (s *Session) RunEnd(ctx context.Context, r *control.RunEnd) (*control.RunEn
 	}
 	event := s.runEvent(r.ID, &r.Run)
 	event.Checkpoint = r.Checkpoint
+	if out.ChangedPaths != nil && *out.ChangedPaths > 0 {
+		if event.Op, err = s.noteRun(r.Checkpoint, &r.Run); err != nil {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("undo will not take the command back (rewindfs rollback %s does): %v", r.Checkpoint, err))
+		}
+	}
 	for k, v := range map[string]any{"exit_code": r.ExitCode, "timed_out": r.TimedOut, "duration_ms": r.DurationMS, "changed_paths": out.ChangedPaths, "left": r.Left} {
 		event.Details[k] = v
 	}
@@ -102,6 +107,29 @@ func (s *Session) RunEnd(ctx context.Context, r *control.RunEnd) (*control.RunEn
 	}
 	s.audit(event)
 	return out, nil
+}
+
+// noteRun makes a command that has changed something a step of undo, and returns the operation's number: 0 for one of which
+// no listed checkpoint was made, or since whose begin the head was moved, which undo takes back.
+func (s *Session) noteRun(checkpoint string, r *control.Run) (uint64, error) {
+	s.heads.Lock()
+	defer s.heads.Unlock()
+	if err := s.alive(); err != nil {
+		return 0, err
+	}
+	t, err := s.journal.Resolve(checkpoint, s.line)
+	if err != nil || t.Entry == nil || t.Entry.Auto || s.journal.MovedSince(s.o.Branch, t.Layer) {
+		return 0, err
+	}
+	op := journal.Op{
+		Kind: journal.OpRun, Branch: s.o.Branch, From: t.Layer, To: t.Layer, Open: uint64(s.branch.HeadLayer()),
+		Label: clip(strings.Join(secret.Mask(r.Argv[:min(len(r.Argv), maxArgs)], nil), " "), maxName), At: s.o.Now(), Targets: t.Entry.Targets,
+	}
+	if c := t.Entry.Conversation; c.State != journal.ConversationNone || len(c.Threads) > 0 {
+		op.Live = &c
+	}
+	op, err = s.noteOp(op)
+	return op.N, err
 }
 
 // changedBy compares the state of a checkpoint with the present one.

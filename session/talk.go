@@ -96,7 +96,8 @@ func (s *Session) moveWithoutFiles(m move, moved layers.Moved) (op journal.Op, t
 	case m.kind != journal.OpRollback:
 		o := s.opOf(m, moved)
 		o.Untouched, o.Same = true, target
-		err = apiError(s.noteOp(o))
+		_, err = s.noteOp(o)
+		err = apiError(err)
 	}
 	return op, talk, err
 }

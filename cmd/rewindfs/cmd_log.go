@@ -118,6 +118,8 @@ func describeOp(op *control.Op) string {
 		return "restore of paths from" + about
 	case "merge":
 		return "merge of branch" + about
+	case "run":
+		return "run of" + about
 	case "fork":
 		return "fork from" + about
 	case "drop_branch":

@@ -12,8 +12,8 @@ import (
 )
 
 func (a *app) newUndo() *cobra.Command {
-	return a.newWalk("undo", "Take back the last rollback or restore, or the last N",
-		`Make everything as it was before the last rollback or restore, or go N such steps back (default 1), as an editor does. What was
+	return a.newWalk("undo", "Take back the last rollback, restore or run, or the last N",
+		`Make everything as it was before the last rollback, restore, merge or run of a command that changed something, or go N such steps back (default 1), as an editor does. What was
 left as it was found is no step of its own. Nothing is lost: redo goes forward again, also to what was written
 in between; and after the next rollback, undo passes all that was undone before it.`)
 }
@@ -90,6 +90,9 @@ func describeWalk(verb string, n int, res *control.Rollback) string {
 	}
 	if res.Before.Kind == "merge" {
 		return out + fmt.Sprintf(", as it was before branch '%s' was merged", res.Before.Label)
+	}
+	if res.Before.Kind == "run" {
+		return out + fmt.Sprintf(", as it was before the command '%s'", show(res.Before.Label))
 	}
 	return out + ", as it was before the " + res.Before.Kind
 }

@@ -48,8 +48,12 @@ func testRunWithoutMount(t *testing.T, w *world, kind string) {
 	}
 	w.same("cat $M/sub/new; ls $M", "new\nsub\n")
 	w.finish([]string{"diff", "--name-status"}, in(sub)).want(t, 0, "D\ta.txt\n", "A\tsub/new\n", "D\tsub/deep\n")
+	w.finish([]string{"undo"}, in(sub)).want(t, 0, "as it was before the command 'sh -c pwd")
+	w.same("cat $M/a.txt $M/sub/deep/*; ls $M/sub", "base a\nbase c\nb.txt\ndeep\n")
+	w.finish([]string{"redo"}, in(sub)).want(t, 0)
 	run(sub, "cat", "new", "-").want(t, 0, "new\n") // no -- needed: flags behind the command are its own
 	w.finish([]string{"log"}, in(sub)).want(t, 0, "run: sh -c pwd", "run: cat new -")
+	w.finish([]string{"oplog"}, in(sub)).want(t, 0, "run of 'sh -c pwd")
 	w.finish([]string{"rollback", "base"}, in(sub)).want(t, 0)
 	w.same("cat $M/a.txt", "base a\n")
 	w.finish([]string{"undo"}, in(sub)).want(t, 0)

@@ -23,7 +23,7 @@ func TestUndoEndToEnd(t *testing.T) {
 	w.mount()
 	w.rewind("undo").want(t, 0, "as it was before the rollback to 'A'")
 	w.same("cat $M/f", "one\n")
-	w.rewind("undo").want(t, exitFailure, "no rollback or restore to undo")
+	w.rewind("undo").want(t, exitFailure, "no rollback, restore or run to undo")
 	w.rewind("redo", "2").want(t, 0, "2 steps forward, at 'A', as it was before the undo")
 	w.same("cat $M/f", "zero\n")
 	w.rewind("undo", "3").want(t, exitFailure, "2 possible")

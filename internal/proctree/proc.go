@@ -262,17 +262,27 @@ func (b *search) marked(s procStat) bool {
 }
 
 func (b *search) Signal(sig syscall.Signal) {
-	// The group first, if it is the command's own: the kernel does that in one go, so that none of it can fork its way out.
-	if !b.away {
-		syscall.Kill(-b.leader, sig)
-	}
-	// At once, not after the scan: it may have become somebody else by then.
-	b.find(func(s procStat) {
+	send := func(s procStat) {
 		signalIf(s.pid, sig, func() bool {
 			now, err := readStat(s.pid)
 			return err == nil && now.start == s.start
 		})
-	})
+	}
+	if sig != syscall.SIGKILL {
+		// Those that were there before, once each: what they start to clean up is to do so, and a second signal makes many programs
+		// give up what they clean up.
+		var there []procStat
+		b.find(func(s procStat) { there = append(there, s) })
+		for _, s := range there {
+			send(s)
+		}
+		return
+	}
+	// The group first, if it is the command's own: the kernel does that in one go, so that none of it can fork its way out.
+	if !b.away {
+		syscall.Kill(-b.leader, sig)
+	}
+	b.find(send) // at once, not after the scan: it may have become somebody else by then
 }
 
 // signalIf sends sig to pid if that is still the process that is meant. The

@@ -24,6 +24,58 @@ var DefaultWritable = []string{
 	"~/.config/opencode", "~/.local/share/opencode", "~/.local/state/opencode", "~/.config/goose", "~/.local/share/goose", "~/.local/share/crush",
 }
 
+// firstMade are directories that programs make when they are first used, in a place where a command may not: made for it
+// where there is such a program. instead are variables by which the user has named another place.
+var firstMade = []struct {
+	program, dir string
+	instead      []string
+}{
+	{"", "~/.cache", nil},
+	{"npm", "~/.npm", []string{"npm_config_cache", "NPM_CONFIG_CACHE"}},
+	{"pnpm", "~/.local/share/pnpm/store", []string{"PNPM_HOME", "XDG_DATA_HOME"}},
+	{"bun", "~/.bun/install/cache", []string{"BUN_INSTALL", "BUN_INSTALL_CACHE_DIR"}},
+	{"go", "~/go/pkg", []string{"GOPATH", "GOMODCACHE"}},
+	{"go", "$GOPATH/pkg", []string{"GOMODCACHE"}},
+	{"cargo", "~/.cargo", []string{"CARGO_HOME"}},
+	{"gradle", "~/.gradle", []string{"GRADLE_USER_HOME"}},
+	{"mvn", "~/.m2/repository", nil},
+	{"dotnet", "~/.nuget/packages", []string{"NUGET_PACKAGES"}},
+	{"claude", "~/.claude", []string{"CLAUDE_CONFIG_DIR"}},
+	{"codex", "~/.codex", []string{"CODEX_HOME"}},
+	{"gemini", "~/.gemini", nil},
+	{"qwen", "~/.qwen", nil},
+	{"copilot", "~/.copilot", nil},
+	{"opencode", "~/.config/opencode", []string{"XDG_CONFIG_HOME"}},
+	{"opencode", "~/.local/share/opencode", []string{"XDG_DATA_HOME"}},
+	{"opencode", "~/.local/state/opencode", []string{"XDG_STATE_HOME"}},
+}
+
+// makeCaches makes those directories that are missing and will be writable. One that cannot be made is the program's to complain about.
+func makeCaches(s *Spec) {
+	for _, c := range firstMade {
+		name, rest, _ := strings.Cut(strings.TrimPrefix(c.dir, "$"), "/")
+		top := getenv(s.Env, "HOME")
+		if name != "~" {
+			top, _, _ = strings.Cut(getenv(s.Env, name), ":")
+		}
+		dir := filepath.Join(top, rest)
+		switch {
+		case !filepath.IsAbs(top) || top == "/" || !exists(top) || !slices.Contains(s.Rules.writable(), c.dir):
+			continue
+		case slices.ContainsFunc(c.instead, func(v string) bool { return getenv(s.Env, v) != "" }):
+			continue
+		case exists(dir) || within(dir, s.Project) || within(dir, s.Mount): // the host's copy of a project stays as it is
+			continue
+		}
+		if c.program != "" {
+			if _, err := lookPath(c.program, s.Env); err != nil {
+				continue
+			}
+		}
+		_ = os.MkdirAll(dir, 0o700)
+	}
+}
+
 // DefaultGuarded lie in writable paths and are read-only all the same, unless Rules.Allow names them: programs and settings
 // that would act for the user later, outside of any sandbox.
 var DefaultGuarded = []string{
@@ -72,7 +124,14 @@ func homes(env []string) []string {
 }
 
 // expand is what the entries of a list stand for, as far as there is something there. own is set where ~ is the user's own home alone.
-func expand(list, env []string, own bool) (paths []string) {
+// A variable may say anything: neither a whole home nor everything is a cache, or a secret.
+func expand(list, env []string, own bool) []string {
+	dirs := homes(env)
+	return slices.DeleteFunc(expandAll(list, env, own), func(path string) bool { return path == "/" || slices.Contains(dirs, path) })
+}
+
+// expandAll is expand for what the user has asked for.
+func expandAll(list, env []string, own bool) (paths []string) {
 	dirs := homes(env)
 	if own && len(dirs) > 1 {
 		dirs = dirs[:1]
@@ -86,8 +145,7 @@ func expand(list, env []string, own bool) (paths []string) {
 			return
 		}
 		for _, path := range found {
-			// A variable may say anything. The whole home is nobody's cache.
-			if path = filepath.Clean(path); path != "/" && !slices.Contains(dirs, path) && !slices.Contains(paths, path) {
+			if path = filepath.Clean(path); !slices.Contains(paths, path) {
 				paths = append(paths, path)
 			}
 		}

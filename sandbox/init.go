@@ -77,7 +77,7 @@ func (f *failure) Unwrap() error { return f.err }
 // Init does not return, or returns mine and the exit code. Else it returns at once.
 func Init() (exitCode int, mine bool) {
 	if len(os.Args) == 2 && os.Args[1] == RelayArg {
-		serve(relayFD, -1, nil)
+		takeOver()
 		return 0, true
 	}
 	if len(os.Args) != 2 || os.Args[1] != InitArg {
@@ -107,6 +107,9 @@ func Init() (exitCode int, mine bool) {
 
 // tell sends a report. Nobody listening is no reason to do anything else.
 func tell(r report, fds ...int) {
+	if len(r.Err) > maxReason {
+		r.Err = strings.ToValidUTF8(r.Err[:maxReason], "") + "…"
+	}
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return
@@ -162,8 +165,21 @@ func (p *plan) become() (exitCode int, err error) {
 }
 
 // closeDoors closes descriptors on exec: all but the first three, or those of directories, by way of which the host's mounts
-// could be reached as they were.
+// could be reached as they were. A directory among the first three gives way to /dev/null: programs count on them.
 func (p *plan) closeDoors() error {
+	for fd := range planFD {
+		if !isDir(fd) {
+			continue
+		}
+		null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Dup3(null, fd, 0)
+			unix.Close(null)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if p.PID1 {
 		return unix.CloseRange(planFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	}
@@ -172,13 +188,16 @@ func (p *plan) closeDoors() error {
 		return err
 	}
 	for _, e := range entries {
-		fd, err := strconv.Atoi(e.Name())
-		var st unix.Stat_t
-		if err == nil && unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && isDir(fd) {
 			unix.CloseOnExec(fd)
 		}
 	}
 	return nil
+}
+
+func isDir(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
 func notExecutable(name string, err error) error {

@@ -184,6 +184,12 @@ func (l *layout) rules() error {
 // allow makes a path writable. One that is missing is made if it ends in a slash.
 func (l *layout) allow(path string) error {
 	abs := absolute(path, l.s)
+	if abs == "/" {
+		return &Error{ExitCode: ExitSandbox, Err: errors.New("--allow /: that is everything"), Do: "use --sandbox none to have nothing refused"}
+	}
+	if err := l.plantedAllow(path, abs); err != nil {
+		return err
+	}
 	_, from := l.resolve(abs)
 	if !exists(from) {
 		if !strings.HasSuffix(path, "/") {
@@ -224,12 +230,24 @@ func absolute(path string, s *Spec) string {
 	return filepath.Clean(path)
 }
 
-// tmpTop holds the private temporary directories of this user, in that of the host, which the system cleans.
-func tmpTop() string { return filepath.Join(os.TempDir(), "rewindfs-"+strconv.Itoa(os.Geteuid())) }
+// hostTmp is the directory for temporary files on the host, which the system cleans: $TMPDIR where that is one, and does not lie in
+// the project, whose copy on the host stays as it is.
+func hostTmp(s *Spec) string {
+	dir := os.TempDir()
+	if !filepath.IsAbs(dir) || within(follow(dir), s.Project) || within(follow(dir), s.Mount) {
+		return "/tmp"
+	}
+	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
+		return "/tmp"
+	}
+	return dir
+}
+
+// tmpTop holds the private temporary directories of this user, in that of the host.
+func tmpTop(host string) string { return filepath.Join(host, "rewindfs-"+strconv.Itoa(os.Geteuid())) }
 
 // tmpDir is the directory on the host that is /tmp in Local: one for each mount, so that commands of a session find what others left there.
-func tmpDir(mount string) (string, error) {
-	top := tmpTop()
+func tmpDir(top, mount string) (string, error) {
 	// Anybody can make a directory of this name first.
 	var st unix.Stat_t
 	if err := unix.Lstat(top, &st); err != nil {
@@ -242,12 +260,13 @@ func tmpDir(mount string) (string, error) {
 	return filepath.Join(top, hex.EncodeToString(sum[:8])), nil
 }
 
-// makeTmp makes the private directories for a mount that are missing.
-func makeTmp(mount string) (tmp, varTmp string, err error) {
-	if err := os.Mkdir(tmpTop(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+// makeTmp makes the private directories for a command's mount that are missing.
+func makeTmp(s *Spec) (tmp, varTmp string, err error) {
+	top := tmpTop(hostTmp(s))
+	if err := os.Mkdir(top, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", "", err
 	}
-	dir, err := tmpDir(mount)
+	dir, err := tmpDir(top, s.Mount)
 	if err != nil {
 		return "", "", err
 	}
@@ -263,12 +282,18 @@ func makeTmp(mount string) (tmp, varTmp string, err error) {
 
 // RemoveTemp removes the private temporary directory of commands that ran in a mount.
 func RemoveTemp(mount string) error {
-	if !exists(tmpTop()) {
-		return nil
+	for _, host := range []string{os.TempDir(), "/tmp"} {
+		top := tmpTop(host)
+		if !exists(top) {
+			continue
+		}
+		dir, err := tmpDir(top, mount)
+		if err == nil {
+			err = os.RemoveAll(dir)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	dir, err := tmpDir(mount)
-	if err != nil {
-		return err
-	}
-	return os.RemoveAll(dir)
+	return nil
 }

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -220,6 +222,63 @@ func TestWhatIsLeftRunningGoesOn(t *testing.T) {
 			t.Error("it could not write")
 		}
 	})
+}
+
+// killedEnv has this binary run a command in a box and wait until it is killed.
+const killedEnv = "REWINDFS_TEST_SANDBOX_KILLED"
+
+// The same when we are killed: the command goes on as it would have without us.
+func TestCommandGoesOnWhenWeAreKilled(t *testing.T) {
+	if top := os.Getenv(killedEnv); top != "" {
+		s := &setup{top, filepath.Join(top, "proj"), filepath.Join(top, "proj.rewind")}
+		run(t, local{}, s.spec(Local, `echo on >begun; read x <fifo; echo later >late; echo done >fifo`))
+		return
+	}
+	asBoth(t, func(t *testing.T) {
+		s := newSetup(t)
+		fifo, begun := filepath.Join(s.mount, "fifo"), filepath.Join(s.mount, "begun")
+		for _, path := range []string{fifo, begun} {
+			if err := unix.Mkfifo(path, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command("/proc/self/exe", "-test.run", "^TestCommandGoesOnWhenWeAreKilled$")
+		cmd.Env = append(os.Environ(), killedEnv+"="+s.top)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, begun); got != "on\n" {
+			t.Errorf("the command says %q", got)
+		}
+		for !hasRelay(cmd.Process.Pid) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		cmd.Process.Kill()
+		cmd.Wait()
+		if err := os.WriteFile(fifo, []byte("go\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, fifo); got != "done\n" {
+			t.Errorf("what was left says %q", got)
+		}
+		if read(t, filepath.Join(s.mount, "late")) != "later\n" {
+			t.Error("it could not write")
+		}
+	})
+}
+
+// hasRelay reports whether a process has started one that answers after it.
+func hasRelay(pid int) bool {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		children, _ := os.ReadFile(task)
+		for child := range strings.FieldsSeq(string(children)) {
+			if args, _ := os.ReadFile("/proc/" + child + "/cmdline"); strings.Contains(string(args), RelayArg) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func TestSocketsOfTheUser(t *testing.T) {

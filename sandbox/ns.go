@@ -74,7 +74,11 @@ func (m machine) nsStart(s *Spec, env []string, l *layout, prepare func(*exec.Cm
 		l.hide(path)
 	}
 	for _, path := range s.Rules.Hide {
-		l.hide(absolute(path, s))
+		abs := absolute(path, s)
+		if abs == "/" {
+			return nil, &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("--hide %s: that is everything", path), Do: "name what is not to be seen, or use --sandbox docker"}
+		}
+		l.hide(abs)
 	}
 	if err := l.rules(); err != nil {
 		return nil, err

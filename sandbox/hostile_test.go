@@ -198,6 +198,51 @@ func TestProjectThatIsGone(t *testing.T) {
 	}
 }
 
+// Other descriptors than the first three are the caller's, too: a make has its jobserver there.
+func TestFurtherDescriptors(t *testing.T) {
+	asBoth(t, func(t *testing.T) {
+		s := newSetup(t)
+		out, err := os.Create(filepath.Join(s.top, "out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		exe, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The shell between has them as a caller of rewindfs has.
+		cmd := exec.Command("sh", "-c", `exec "$@" 3>&1 4>&1`, "sh", exe, "-test.run", "^TestInsideWithDescriptors$", "-test.v")
+		cmd.Env = append(os.Environ(), descriptorsEnv+"="+s.top)
+		cmd.Stdout = out
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, out.Name()); !strings.Contains(got, "three\nfour\n0 1 ") || strings.Contains(got, " 200 ") || strings.Contains(got, " 201 ") {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+const descriptorsEnv = "REWINDFS_TEST_SANDBOX_DESCRIPTORS"
+
+func TestInsideWithDescriptors(t *testing.T) {
+	top := os.Getenv(descriptorsEnv)
+	if top == "" {
+		t.Skip("part of TestFurtherDescriptors")
+	}
+	s := &setup{top, filepath.Join(top, "proj"), filepath.Join(top, "proj.rewind")}
+	spec := s.spec(Local, `echo three >&3; echo four >&4; ls /proc/$$/fd | tr '\n' ' '`)
+	spec.Stdout, spec.Stderr = os.Stdout, os.Stderr
+	b := local{}
+	r, err := b.start(spec, func(*exec.Cmd) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cmd.Wait()
+	r.stop()
+}
+
 func TestLongNamesOfCommands(t *testing.T) {
 	s := newSetup(t)
 	spec := s.spec(Local, "")

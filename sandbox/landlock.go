@@ -82,7 +82,7 @@ func (r *ruleset) enforce() error {
 // openedToWrite are the names of those of the first three descriptors that were opened for writing, which may be done again by their
 // names, as "echo >/dev/stderr" does. What was opened for reading only is not to become writable by that.
 func openedToWrite() (names []string) {
-	for fd := range uintptr(planFD) {
+	for fd := range uintptr(firstFD) {
 		flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
 		if err == nil && flags&unix.O_PATH == 0 && flags&unix.O_ACCMODE != unix.O_RDONLY {
 			names = append(names, "/proc/self/fd/"+strconv.Itoa(int(fd)))

@@ -150,8 +150,7 @@ func relay(listener int) (alive *os.File, err error) {
 	}
 	f := os.NewFile(uintptr(dup), "listener")
 	defer f.Close()
-	cmd := self()
-	cmd.Args[1] = RelayArg
+	cmd := self(RelayArg)
 	cmd.ExtraFiles = []*os.File{relayFD - 3: f, aliveFD - 3: end}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := proctree.StartAside(cmd); err != nil {

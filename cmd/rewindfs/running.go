@@ -80,6 +80,9 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 	begun, err := p.client.RunBegin(ctx, control.RunBegin{
 		Run: what, Auto: o.verb == "exec", Label: o.label, Message: clipText(o.verb+": "+strings.Join(what.Argv, " "), 200),
 	})
+	if control.CodeOf(err) == control.CodeForbidden {
+		return fmt.Errorf("%w, or run the command itself: all in here is in the sandbox already (rewindfs checkpoint keeps the state)", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // What is standard input is not writable for that: not the file that was opened for reading, nor the directory.
@@ -104,6 +106,23 @@ func TestPlantedSymlinks(t *testing.T) {
 			t.Errorf("--allow through a planted symlink: %v", err)
 		}
 	})
+}
+
+// What was looked at is what is shown and made writable: a symlink that comes in the way meanwhile is an error, not a way out.
+func TestSymlinkAfterTheLook(t *testing.T) {
+	top := t.TempDir()
+	write(t, filepath.Join(top, "letters/file"), "kept")
+	if err := os.Symlink("letters", filepath.Join(top, "cache")); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{top + "/cache", top + "/cache/file"} {
+		if fd, err := clone(path, false); !errors.Is(err, unix.ELOOP) {
+			t.Errorf("%s is shown: %d, %v", path, fd, err)
+		}
+		if err := (&ruleset{ABI: max(1, landlockABI()), Write: []string{path}}).enforce(); !errors.Is(err, unix.ELOOP) {
+			t.Errorf("%s is made writable: %v", path, err)
+		}
+	}
 }
 
 func TestEverythingIsNoPath(t *testing.T) {

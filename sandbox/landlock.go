@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strconv"
@@ -55,6 +56,17 @@ func (r *ruleset) enforce() error {
 	}
 	var rules []landlock.Rule
 	for _, path := range append(r.Write, openedToWrite()...) {
+		if !within(path, "/dev") && !within(path, "/proc") {
+			fd, err := openPlain(path)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("allow writing to %s: %w", path, err)
+			}
+			defer unix.Close(fd)
+			path = "/proc/self/fd/" + strconv.Itoa(fd)
+		}
 		fi, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 			continue

@@ -62,10 +62,9 @@ func (l *layout) twice(at string, fn func(at string)) {
 	}
 }
 
-// writable has a path stay writable.
-func (l *layout) writable(path string) {
-	at, from := l.resolve(path)
-	l.view.set(point{At: at, What: bind, From: from})
+// writable has a path without symlinks stay writable. One that comes to lie in the way is not followed, see clone.
+func (l *layout) writable(at string) {
+	l.view.set(point{At: at, What: bind, From: l.onHost(at)})
 	l.write = append(l.write, at)
 }
 
@@ -109,8 +108,9 @@ func exists(path string) bool {
 // project shows the project at its own path. Its mountpoint stays in its place, too.
 func (l *layout) project() {
 	s := l.s
-	l.view.set(point{At: s.Mount, What: bind, From: s.Mount})
-	l.view.set(point{At: s.Project, What: bind, From: s.Mount})
+	from := follow(s.Mount)
+	l.view.set(point{At: s.Mount, What: bind, From: from})
+	l.view.set(point{At: s.Project, What: bind, From: from})
 	l.write = append(l.write, s.Project, s.Mount)
 }
 
@@ -183,14 +183,14 @@ func (l *layout) rules() error {
 
 // allow makes a path writable. One that is missing is made if it ends in a slash.
 func (l *layout) allow(path string) error {
-	abs := absolute(path, l.s)
-	if abs == "/" {
+	if absolute(path, l.s) == "/" {
 		return &Error{ExitCode: ExitSandbox, Err: errors.New("--allow /: that is everything"), Do: "use --sandbox none to have nothing refused"}
 	}
-	if err := l.plantedAllow(path, abs); err != nil {
+	at, err := l.allowed(path)
+	if err != nil {
 		return err
 	}
-	_, from := l.resolve(abs)
+	from := l.onHost(at)
 	if !exists(from) {
 		if !strings.HasSuffix(path, "/") {
 			return &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("--allow %s: there is nothing", path), Do: fmt.Sprintf("make it first, or say --allow %s/ for a directory that is made", path)}
@@ -199,7 +199,7 @@ func (l *layout) allow(path string) error {
 			return &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("--allow %s: %w", path, err)}
 		}
 	}
-	l.writable(abs)
+	l.writable(at)
 	return nil
 }
 
@@ -277,7 +277,7 @@ func makeTmp(s *Spec) (tmp, varTmp string, err error) {
 		}
 	}
 	// As /tmp is: a privileged command may run programs as other users. Nobody gets to it on the host.
-	return tmp, varTmp, errors.Join(os.Chmod(tmp, os.ModeSticky|0o777), os.Chmod(varTmp, os.ModeSticky|0o777))
+	return follow(tmp), follow(varTmp), errors.Join(os.Chmod(tmp, os.ModeSticky|0o777), os.Chmod(varTmp, os.ModeSticky|0o777))
 }
 
 // RemoveTemp removes the private temporary directory of commands that ran in a mount.

@@ -60,7 +60,7 @@ func (m machine) nsStart(s *Spec, env []string, l *layout, prepare func(*exec.Cm
 	if network {
 		for _, path := range resolvers {
 			if exists(path) {
-				l.view.set(point{At: path, What: bind, From: path, ReadOnly: true})
+				l.view.set(point{At: path, What: bind, From: follow(path), ReadOnly: true})
 			}
 		}
 	}

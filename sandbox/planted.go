@@ -12,12 +12,12 @@ import (
 // maxLinks bounds how many symlinks are followed, as the kernel does.
 const maxLinks = 40
 
-// planted returns the first symlink on the way along a path that a command may have made: one that lies in one of the places. What it
-// leads to is not to become writable: a command would choose it for the next one. "" is none. In the project a link that the host's copy
-// has as well was not made by a command.
-func (l *layout) planted(path string, places []string) string {
+// planted follows the symlinks of a path as the command sees it. It returns where the path leads, and the first of them that a command may
+// have made, "" for none: one that lies in one of the places. What that leads to is not to become writable: a command would choose it
+// for the next one. In the project a link that the host's copy has as well was not made by a command.
+func (l *layout) planted(path string, places []string) (at, link string) {
 	rest := strings.Split(filepath.Clean(path), "/")[1:]
-	at := "/"
+	at = "/"
 	for links := 0; len(rest) > 0 && links <= maxLinks; {
 		next := filepath.Join(at, rest[0])
 		rest = rest[1:]
@@ -28,15 +28,15 @@ func (l *layout) planted(path string, places []string) string {
 		}
 		inside := func(place string) bool { return next != place && within(next, place) }
 		if slices.ContainsFunc(places, inside) && !l.ofTheHost(next, target) {
-			return next
+			link = cmp.Or(link, next)
 		}
 		links++
 		if filepath.IsAbs(target) {
 			at = "/"
 		}
-		rest = append(strings.Split(filepath.Clean(target), "/"), rest...)
+		rest = append(strings.Split(target, "/"), rest...)
 	}
-	return ""
+	return at, link
 }
 
 // ofTheHost reports whether the host's copy of the project has the same symlink at a path that a command sees.
@@ -49,7 +49,7 @@ func (l *layout) ofTheHost(path, target string) bool {
 	return err == nil && host == target
 }
 
-// open has those of the paths stay writable to which no planted symlink leads, and returns them.
+// open returns where those of the paths lead that can be made writable, to whom no planted symlink leads. What is in the project is writable anyway.
 func (l *layout) open(paths []string) (kept []string) {
 	places := []string{l.s.Project, l.s.Mount}
 	for _, path := range paths {
@@ -57,25 +57,27 @@ func (l *layout) open(paths []string) (kept []string) {
 		places = append(places, path, at)
 	}
 	for _, path := range paths {
-		if link := l.planted(path, places); link != "" {
+		at, link := l.planted(path, places)
+		switch {
+		case link != "":
 			l.notes = append(l.notes, fmt.Sprintf("%s is not writable: the symlink %s lies where commands can make one; name what it leads to with --allow", path, link))
-			continue
+		case !within(at, l.s.Project) && !within(at, l.s.Mount):
+			kept = append(kept, at)
 		}
-		kept = append(kept, path)
 	}
 	return kept
 }
 
-// plantedAllow is planted for a path that the user names.
-func (l *layout) plantedAllow(path, abs string) error {
+// allowed is where a path leads that the user names in --allow.
+func (l *layout) allowed(path string) (at string, err error) {
 	places := slices.DeleteFunc(slices.Clone(l.write), func(w string) bool { // what is seen there is not the host's
 		p := l.view.at(w)
 		return p != nil && slices.Contains(l.private, p.At) || within(w, "/dev") || within(w, "/proc")
 	})
-	if link := l.planted(abs, append(places, l.s.Project, l.s.Mount)); link != "" {
-		_, from := l.resolve(abs)
-		return &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("--allow %s: the symlink %s lies where commands can make one", path, link),
-			Do: fmt.Sprintf("if it leads where you want, name that: --allow %s", cmp.Or(from, "PATH"))}
+	at, link := l.planted(absolute(path, l.s), append(places, l.s.Project, l.s.Mount))
+	if link != "" {
+		return "", &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("--allow %s: the symlink %s lies where commands can make one", path, link),
+			Do: fmt.Sprintf("if it leads where you want, name that: --allow %s", at)}
 	}
-	return nil
+	return at, nil
 }

@@ -192,7 +192,7 @@ func sumOf(c content, size int64) ([]byte, error) {
 
 // hostSum is the sum of the regular file called name in d. What is no regular file is not opened: ESTALE.
 func (d *dir) hostSum(name string) ([]byte, error) {
-	fd, err := openat2(d.fd, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
+	fd, err := d.open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
 	}

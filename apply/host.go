@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rewindfs/rewindfs/internal/beneath"
 	"github.com/rewindfs/rewindfs/layers"
 )
 
@@ -29,50 +30,9 @@ func (d *dir) at(call, name string) error {
 	return d.hook(call, name)
 }
 
-// open opens p, which is below d, through no symbolic link and into no other mount (EXDEV).
+// open opens p, which is below d, through no symbolic link (ELOOP) and into no other mount (EXDEV).
 func (d *dir) open(p string, flags int) (int, error) {
-	at := d.fd
-	for len(p) >= unix.PathMax {
-		i := strings.LastIndexByte(p[:unix.PathMax-1], '/')
-		if i <= 0 {
-			break
-		}
-		next, err := openat2(at, p[:i], unix.O_PATH|unix.O_DIRECTORY)
-		if at != d.fd {
-			unix.Close(at)
-		}
-		if err != nil {
-			return -1, err
-		}
-		at, p = next, p[i+1:]
-	}
-	fd, err := openat2(at, p, flags)
-	if at != d.fd {
-		unix.Close(at)
-	}
-	return fd, err
-}
-
-func openat2(fd int, p string, flags int) (int, error) {
-	if p == "" {
-		p = "."
-	}
-	how := unix.OpenHow{
-		Flags:   uint64(flags | unix.O_CLOEXEC),
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
-	}
-	n := -1
-	err := retry(func() (err error) { n, err = unix.Openat2(fd, p, &how); return err })
-	return n, err
-}
-
-// retry repeats f while it is interrupted; RESOLVE_BENEATH also answers EAGAIN when a rename races with it.
-func retry(f func() error) error {
-	for i := 0; ; i++ {
-		if err := f(); err != unix.EINTR && (err != unix.EAGAIN || i > 100) {
-			return err
-		}
-	}
+	return beneath.Open(d.fd, p, flags, unix.RESOLVE_NO_XDEV)
 }
 
 // notThere reports whether err says that nothing can be at the path.
@@ -123,7 +83,7 @@ type found struct {
 // stat describes name in d, itself if it is a symbolic link; nil if there is nothing. "." is d.
 func (d *dir) stat(name string) (*found, error) {
 	var x unix.Statx_t
-	err := retry(func() error {
+	err := beneath.Retry(func() error {
 		return unix.Statx(d.fd, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &x)
 	})
 	if notThere(err) {
@@ -230,7 +190,7 @@ func (d *dir) rename(from string, to *dir, name string, flags uint) error {
 	if err := d.at("rename", name); err != nil {
 		return err
 	}
-	return retry(func() error { return unix.Renameat2(d.fd, from, to.fd, name, flags) })
+	return beneath.Retry(func() error { return unix.Renameat2(d.fd, from, to.fd, name, flags) })
 }
 
 // removers is how many objects are removed at a time: where a file system gives blocks back at once, each takes a while.
@@ -244,14 +204,14 @@ func (d *dir) removeWith(name string, free chan struct{}) error {
 	if err := d.at("remove", name); err != nil {
 		return err
 	}
-	err := retry(func() error { return unix.Unlinkat(d.fd, name, 0) })
+	err := beneath.Retry(func() error { return unix.Unlinkat(d.fd, name, 0) })
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	fd, err := openat2(d.fd, name, unix.O_PATH|unix.O_DIRECTORY)
+	fd, err := d.open(name, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
@@ -269,7 +229,7 @@ func (d *dir) removeWith(name string, free chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	return retry(func() error { return unix.Unlinkat(d.fd, name, unix.AT_REMOVEDIR) })
+	return beneath.Retry(func() error { return unix.Unlinkat(d.fd, name, unix.AT_REMOVEDIR) })
 }
 
 // emptyOut removes all that is in d.
@@ -304,7 +264,7 @@ func (d *dir) chmod(name string, mode uint32) error {
 	if !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
 	}
-	fd, err := openat2(d.fd, name, unix.O_PATH|unix.O_NOFOLLOW) // a kernel without fchmodat2
+	fd, err := d.open(name, unix.O_PATH|unix.O_NOFOLLOW) // a kernel without fchmodat2
 	if err != nil {
 		return err
 	}
@@ -326,7 +286,7 @@ func (d *dir) sync() error {
 	if err := d.at("syncfs", ""); err != nil {
 		return err
 	}
-	fd, err := openat2(d.fd, "", unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := d.open("", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}

@@ -310,7 +310,7 @@ func (p *planner) haveText(it *item) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := openat2(d.fd, it.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
+	fd, err := d.open(it.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,9 @@ type RunBegin struct {
 	Auto    bool    `json:"auto,omitempty"`
 	Label   *string `json:"label,omitempty"`
 	Message string  `json:"message,omitempty"`
+	// SQLite and SkipFailedTargets are as in a CheckpointRequest.
+	SQLite            [][]byte `json:"sqlite,omitempty"`
+	SkipFailedTargets bool     `json:"skip_failed_targets,omitempty"`
 }
 
 // RunBegun is the answer to RunBegin. Checkpoint is the state in front of the command.

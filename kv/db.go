@@ -85,7 +85,7 @@ type DB struct {
 	merging  bool       // wmu: a merge is under way; Close waits for it
 	mergeErr error      // wmu: result of the last one
 
-	// trimmed is set by Compact with wmu held, and taken back, with wmu held, when the log needs more than what that left it.
+	// trimmed is set by TrimLog with wmu held, and taken back, with wmu held, when the log needs more than what that left it.
 	trimmed atomic.Bool
 
 	// spareMu guards the name of the spare segment: who makes a segment of it and

@@ -123,17 +123,26 @@ func (db *DB) compact(all bool) error {
 	db.wmu.Unlock()
 	err := db.base.compact(db.space, all)
 	db.endMerge(err)
-	return errors.Join(ferr, err, db.trimLog())
+	return errors.Join(ferr, err, db.trimSpare())
 }
 
-// trimLog leaves the log and the spare segment a part of a step ahead each: a burst of writes may have left them much more.
-func (db *DB) trimLog() error {
-	db.wmu.Lock()
-	defer db.wmu.Unlock()
-	db.trimmed.Store(true)
-	if err := db.seg.trim(db.seg.tail + db.step()); err != nil {
+// TrimLog gives back what the log has allocated ahead, but for a part of a step, until something is written again: for a store
+// at rest to take little more than what it holds. On a disk that is nearly full it does nothing: there the blocks are needed.
+func (db *DB) TrimLog() error {
+	if low, err := db.space.low(); err != nil || low {
 		return err
 	}
+	db.wmu.Lock()
+	defer db.wmu.Unlock()
+	if db.closing {
+		return ErrClosed
+	}
+	db.trimmed.Store(true)
+	return errors.Join(db.seg.trim(db.seg.tail+db.step()), db.trimSpare())
+}
+
+// trimSpare leaves the spare segment one step: a burst of writes may have left it larger.
+func (db *DB) trimSpare() error {
 	db.spareMu.Lock()
 	defer db.spareMu.Unlock()
 	spare := filepath.Join(db.logDir, spareName)

@@ -26,8 +26,7 @@ const (
 	defaultStep    = 4 * mib
 	defaultSegment = 32 * mib
 
-	// trimmedPart is which part of a step is ahead after a compaction, until something is written again: for the
-	// store not to take much more than what it holds.
+	// trimmedPart is which part of a step is ahead after TrimLog.
 	trimmedPart = 16
 )
 

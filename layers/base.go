@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/internal/beneath"
 )
 
 // Base is the host directory under a tree. It is only ever read, and every
@@ -105,7 +107,7 @@ const statxMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
 // statFD stats an open descriptor.
 func (b *Base) statFD(fd int) (baseStat, error) {
 	var x unix.Statx_t
-	if err := retry(func() error { return unix.Statx(fd, "", unix.AT_EMPTY_PATH, statxMask, &x) }); err != nil {
+	if err := beneath.Retry(func() error { return unix.Statx(fd, "", unix.AT_EMPTY_PATH, statxMask, &x) }); err != nil {
 		return baseStat{}, err
 	}
 	return b.fromStatx(&x), nil
@@ -126,7 +128,7 @@ func (b *Base) stat(p string) (baseStat, error) {
 	}
 	defer d.release()
 	var x unix.Statx_t
-	err = retry(func() error {
+	err = beneath.Retry(func() error {
 		return unix.Statx(d.fd, path.Base(p), unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, statxMask, &x)
 	})
 	if err != nil {
@@ -369,57 +371,13 @@ func readXattrs(link string, list func(string, []byte) (int, error), get func(st
 	return out, nil
 }
 
-// openBelow opens p beneath fd without following any symbolic link. Paths longer
-// than PATH_MAX are walked in pieces.
+// openBelow opens p beneath fd without following any symbolic link: where one is, it is not the object we knew (ESTALE).
 func openBelow(fd int, p string, flags int) (int, error) {
-	at := fd
-	for len(p) >= unix.PathMax {
-		i := strings.LastIndexByte(p[:unix.PathMax-1], '/')
-		if i <= 0 {
-			break
-		}
-		next, err := openat2(at, p[:i], unix.O_PATH|unix.O_DIRECTORY)
-		if at != fd {
-			unix.Close(at)
-		}
-		if err != nil {
-			return -1, err
-		}
-		at, p = next, p[i+1:]
-	}
-	n, err := openat2(at, p, flags)
-	if at != fd {
-		unix.Close(at)
-	}
-	return n, err
-}
-
-func openat2(fd int, p string, flags int) (int, error) {
-	if p == "" {
-		p = "."
-	}
-	how := unix.OpenHow{
-		Flags:   uint64(flags | unix.O_CLOEXEC),
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	}
-	n := -1
-	err := retry(func() (err error) { n, err = unix.Openat2(fd, p, &how); return err })
-	if errors.Is(err, unix.ELOOP) { // a symbolic link where a directory was: not the object we knew
+	n, err := beneath.Open(fd, p, flags, 0)
+	if errors.Is(err, unix.ELOOP) {
 		err = unix.ESTALE
 	}
 	return n, err
-}
-
-// retry repeats f while it is interrupted; RESOLVE_BENEATH also answers EAGAIN
-// when a rename races with it.
-func retry(f func() error) error {
-	for i := 0; ; i++ {
-		err := f()
-		if err == unix.EINTR || (err == unix.EAGAIN && i < 100) {
-			continue
-		}
-		return err
-	}
 }
 
 func parseDirents(b []byte, out []baseEntry) []baseEntry {

@@ -14,7 +14,7 @@ type Branch struct {
 	changed int64    // paths changed in the open layer
 	dirty   bool     // the open layer holds at least one record
 	ops     uint64   // operations since Open that changed something
-	spared  struct { // what came into the open layer by a movement, and not by a program
+	spared  struct { // what came into the open layer by a movement, and not by a program; also in the store, see metaSpared
 		layer Layer
 		ops   uint64 // as of then
 	}
@@ -45,7 +45,7 @@ func (t *Tree) Branch(name string) (*Branch, error) {
 		return nil, fmt.Errorf("open branch %q: %w", name, err)
 	}
 	b := newBranch(name, t.newView(h.layer))
-	for _, load := range []func() error{b.sweepOrphans, b.countChanges} {
+	for _, load := range []func() error{b.sweepOrphans, b.countChanges, b.loadSpared} {
 		if err := load(); err != nil {
 			return nil, fmt.Errorf("open branch %q: %w", name, err)
 		}
@@ -186,9 +186,23 @@ func (t *Tree) changes(layers []Layer, each func(kind byte)) (map[Ino]struct{}, 
 	return inos, names, nil
 }
 
+// metaSpared and the name of a branch are a counter: its open layer, as long as that holds only what a movement spared. The first
+// operation in it deletes that; of another layer than the open one it says nothing.
+const metaSpared = "spared/"
+
+// loadSpared finds out whether the open layer holds only what a movement spared.
+func (b *Branch) loadSpared() error {
+	l, err := b.t.counter(metaSpared+b.name, 0)
+	b.spared.layer, b.spared.ops = Layer(l), b.ops
+	return err
+}
+
+// onlySpared reports whether the open layer holds what a movement spared and nothing else.
+func (b *Branch) onlySpared() bool { return b.spared.layer == b.layer && b.spared.ops == b.ops }
+
 // untouched reports whether no program has changed anything in the open layer. The caller holds t.mu.
 func (b *Branch) untouched() bool {
-	return !b.dirty || b.spared.layer == b.layer && b.spared.ops == b.ops
+	return !b.dirty || b.onlySpared()
 }
 
 // Name is the branch's name.

@@ -307,6 +307,41 @@ func (c *checker) path(ino Ino, at Layer) string {
 	return p
 }
 
+// shown lists the names that lead to an inode where a layer looks; none: it was deleted there. Of one that is as in
+// the base there, or was damaged, ok is false: it may have any.
+func (c *checker) shown(ino Ino, at Layer) (names []NameKey, ok bool) {
+	vs, err := c.versions(ino)
+	i := slices.IndexFunc(vs, func(r *inode) bool { return c.s.under(r.layer, at) })
+	if err != nil || i < 0 || vs[i].has(flagLost) || vs[i].name == "" {
+		return nil, false
+	}
+	keys := []NameKey{{vs[i].parent, vs[i].name}}
+	if vs[i].has(flagNames) {
+		_ = c.db.Scan(kv.RNamePrefix(uint64(ino)), nil, func(k, _ []byte) bool {
+			_, dir, name, _, _ := kv.ParseRName(k)
+			if key := (NameKey{Ino(dir), name}); !slices.Contains(keys, key) {
+				keys = append(keys, key)
+			}
+			return true
+		})
+	}
+	return slices.DeleteFunc(keys, func(k NameKey) bool { return !c.leads(k, ino, at) }), true
+}
+
+// leads reports whether the version of a name that a layer sees leads to ino.
+func (c *checker) leads(k NameKey, ino Ino, at Layer) (yes bool) {
+	_ = c.db.Scan(kv.NamePrefix(uint64(k.Dir), k.Name), nil, func(key, v []byte) bool {
+		l := layerAt(key)
+		if !c.s.under(l, at) {
+			return true
+		}
+		rec, err := decodeName(l, v)
+		yes = err == nil && rec.ino == ino
+		return false
+	})
+	return yes
+}
+
 func join2(dir, p string) string {
 	if p == "" {
 		return dir

@@ -84,7 +84,7 @@ func TestCheckFindsDamage(t *testing.T) {
 		{name: "name garbled", class: "d/", pick: named("/g\x00", atSecond), value: garbled, kind: "name", path: "dir/g", lost: true, broken: []string{"dir/g"}},
 		{name: "name gone", class: "d/", pick: named("/g\x00", atSecond), kind: "name", path: "dir/g", lost: true, broken: []string{"dir/g"}},
 		{name: "reverse name garbled", class: "r/", pick: atFirst, value: garbled, kind: "reverse name"},
-		{name: "reverse name gone", class: "r/", pick: atFirst, kind: "digest", lost: true},
+		{name: "reverse name gone", class: "r/", pick: atFirst, kind: "reverse name"},
 		{name: "attribute garbled", class: "a/", pick: atFirst, value: garbled, kind: "attribute", lost: true},
 		{name: "digest garbled", class: "g/", pick: anyOne, value: garbled, kind: "digest"},
 		{name: "pre-image garbled", class: "y/", pick: named("c/d\x00e", anyOne), value: garbled, kind: "pre-image", path: "c/d/e", lost: true, broken: []string{"c/d/e"}},

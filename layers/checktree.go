@@ -63,6 +63,50 @@ func (c *checker) nameVersions(vs []version) error {
 		if err := c.leadsTo(NameKey{Ino(dir), name}, rec, all); err != nil {
 			return err
 		}
+		if err := c.reversed(NameKey{Ino(dir), name}, rec, all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reversed checks that an inode whose names are recorded one by one has this one recorded, where a layer that can be looked at
+// sees a version of the name, which has versions in all. What is missing follows from the others: it came with the first version
+// of the inode that has its names recorded and is not older than the name. If that is true, the layer has the digest it had.
+func (c *checker) reversed(k NameKey, rec nameRec, all []Layer) error {
+	if rec.ino == 0 || rec.typ == unix.S_IFDIR {
+		return nil
+	}
+	vs, err := c.versions(rec.ino)
+	if err != nil || !slices.ContainsFunc(vs, func(r *inode) bool { return r.has(flagNames) && !r.has(flagLost) }) {
+		return err
+	}
+	for _, p := range c.lowest(rec.layer, all) {
+		seen := slices.DeleteFunc(slices.Clone(vs), func(r *inode) bool { return !c.s.under(r.layer, p) }) // newest first
+		if len(seen) == 0 || !seen[0].has(flagNames) || seen[0].has(flagLost) {
+			continue
+		}
+		there := false
+		prefix := kv.RName(uint64(rec.ino), uint64(k.Dir), k.Name, 0)
+		err := c.db.Scan(bare(prefix), nil, func(key, _ []byte) bool {
+			there = len(key) == len(prefix) && c.s.under(layerAt(key), p)
+			return !there
+		})
+		if err != nil {
+			return err
+		}
+		if there {
+			continue
+		}
+		first := seen[0].layer
+		for _, r := range seen {
+			if r.has(flagNames) && r.layer >= rec.layer {
+				first = r.layer
+			}
+		}
+		key := kv.RName(uint64(rec.ino), uint64(k.Dir), k.Name, uint64(first))
+		c.found(Finding{Kind: "reverse name", What: fmt.Sprintf("that inode %d is called %q is not there", rec.ino, k.Name), Ino: rec.ino, Path: join2(c.path(k.Dir, p), k.Name), Layers: []Layer{p}},
+			func() { c.batch.Put(key, []byte{1}) })
 	}
 	return nil
 }

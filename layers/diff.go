@@ -66,10 +66,11 @@ type differ struct {
 	byPath   map[string]*Change
 	left     map[string]bool // paths from which something moved
 	removed  map[Ino][]gone
+	twins    map[string]bool // paths that show different inodes which are alike
 }
 
 func newDiffer(t *Tree, from, to *View) *differ {
-	return &differ{t: t, from: from, to: to, byPath: map[string]*Change{}, left: map[string]bool{}, removed: map[Ino][]gone{}}
+	return &differ{t: t, from: from, to: to, byPath: map[string]*Change{}, left: map[string]bool{}, removed: map[Ino][]gone{}, twins: map[string]bool{}}
 }
 
 // gone is a name that went, until it is known whether it came back elsewhere.
@@ -228,7 +229,7 @@ func (d *differ) changed(p string, a, b *node) error {
 		status = Retyped
 	}
 	same, err := d.equal(a, b)
-	if err == nil && !same {
+	if d.twins[p] = same; err == nil && !same {
 		err = d.put(&Change{Status: status, Path: p, Content: true}, a, b)
 	}
 	if err != nil {
@@ -249,7 +250,9 @@ func (d *differ) changed(p string, a, b *node) error {
 			err = d.put(&Change{Status: Deleted, Path: q, NewSize: -1}, n, nil)
 		} else if after[q].ino != n.ino {
 			var same bool
-			if same, err = d.equal(n, after[q]); err == nil && !same {
+			if same, err = d.equal(n, after[q]); same {
+				d.twins[q] = true
+			} else if err == nil {
 				err = d.put(&Change{Status: Modified, Path: q, Content: true}, n, after[q])
 			}
 		}

@@ -91,6 +91,7 @@ func (b *Branch) Drop(extra func(*kv.Batch, Sealed) error) (Sealed, error) {
 	batch.UseReserve()
 	sealed := b.sealHead(&batch, TimeOf(at))
 	batch.Delete(kv.HeadKey(b.name))
+	batch.Delete(kv.Meta(metaSpared + b.name))
 	if extra != nil {
 		if err := extra(&batch, s); err != nil {
 			return Sealed{}, err

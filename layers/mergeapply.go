@@ -296,6 +296,9 @@ func (a *mergeApply) clear(x *mergeObject, n *node) error {
 		}
 		c, _, err := a.b.child(n, name)
 		if err != nil {
+			if notThere(err) == nil {
+				continue // the base has changed since it was listed
+			}
 			return err
 		}
 		if err := a.dropName(n, name, c, a.hasNames(c)); err != nil {

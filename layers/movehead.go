@@ -74,6 +74,7 @@ func (b *Branch) moveHead(target Layer, touch bool, extra func(*kv.Batch, Moved)
 	t.openLayer(&batch, b.name, target, b.base.gen)
 	if mv.spared != nil {
 		batch.Append(&mv.spared.batch)
+		putCounter(&batch, metaSpared+b.name, uint64(m.Open))
 	}
 	if extra != nil {
 		if err := extra(&batch, m); err != nil {

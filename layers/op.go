@@ -362,6 +362,9 @@ func (o *op) unName(ino, dir Ino, name string) {
 func (o *op) commit() error {
 	o.encodeAll()
 	if o.batch.Len() > 0 {
+		if o.b.onlySpared() {
+			o.batch.Delete(kv.Meta(metaSpared + o.b.name))
+		}
 		if err := o.t.db.Apply(&o.batch); err != nil {
 			return o.failed(err)
 		}

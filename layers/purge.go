@@ -199,13 +199,22 @@ func (p *purger) list() (out []Purged, err error) {
 // byPath takes g apart by the paths at which its layers show it.
 func (p *purger) byPath(g Purged) (out []Purged) {
 	for _, l := range slices.Compact(g.Layers) {
-		at := p.c.path(g.Ino, l)
-		i := slices.IndexFunc(out, func(o Purged) bool { return o.Path == at })
-		if i < 0 {
-			i = len(out)
-			out = append(out, Purged{Ino: g.Ino, Path: at, Bytes: g.Bytes})
+		paths := []string{}
+		names, ok := p.c.shown(g.Ino, l)
+		for _, k := range names {
+			paths = append(paths, join2(p.c.path(k.Dir, l), k.Name))
 		}
-		out[i].Layers = append(out[i].Layers, l)
+		if !ok {
+			paths = append(paths, p.c.path(g.Ino, l))
+		}
+		for _, at := range paths {
+			i := slices.IndexFunc(out, func(o Purged) bool { return o.Path == at })
+			if i < 0 {
+				i = len(out)
+				out = append(out, Purged{Ino: g.Ino, Path: at, Bytes: g.Bytes})
+			}
+			out[i].Layers = append(out[i].Layers, l)
+		}
 	}
 	return out
 }

@@ -104,10 +104,18 @@ func (t *Tree) Reclaim() (freed int64, err error) {
 	return t.reclaim(false)
 }
 
-// Squeeze is Reclaim that also moves chunks out of packs with much waste, as far as there is room.
+// Squeeze is Reclaim that also moves chunks out of packs with much waste, as far as there is room, and gives back what the
+// log has ahead.
 func (t *Tree) Squeeze() (freed int64, err error) {
 	t.reclaiming.Lock()
 	defer t.reclaiming.Unlock()
+	if freed, err = t.squeeze(); err == nil {
+		err = t.db.TrimLog()
+	}
+	return freed, err
+}
+
+func (t *Tree) squeeze() (freed int64, err error) {
 	freed, err = t.reclaim(false)
 	if err != nil {
 		return freed, err

@@ -91,6 +91,7 @@ type restoring struct {
 	inPlace   map[string]bool // directories of both states, as the same inode, that differ
 	whole     map[string]bool // the paths of roots
 	plants    map[string]*plant
+	apart     map[Ino]bool // files of the target with several names, which are not one file in the head
 	changes   []Change
 }
 
@@ -120,7 +121,7 @@ func (b *Branch) planRestore(target Layer, paths []string) (*restoring, error) {
 	if gen := t.genOf(t.ancestry(target)); target != BaseLayer && gen != b.base.gen {
 		return nil, fmt.Errorf("it is built on generation %d of the base and the head on %d: %w", gen, b.base.gen, ErrGeneration)
 	}
-	r := &restoring{b: b, t: t, paths: map[string]bool{}, inPlace: map[string]bool{}, whole: map[string]bool{}, plants: map[string]*plant{}}
+	r := &restoring{b: b, t: t, paths: map[string]bool{}, inPlace: map[string]bool{}, whole: map[string]bool{}, plants: map[string]*plant{}, apart: map[Ino]bool{}}
 	for _, p := range paths {
 		r.paths[p] = true
 	}
@@ -172,6 +173,9 @@ func (r *restoring) plan(head, target Layer) error {
 			return err
 		}
 	}
+	if err := r.findApart(candidates); err != nil {
+		return err
+	}
 	for _, q := range candidates {
 		if !r.covered(q) {
 			if err := r.compare(q); err != nil {
@@ -193,6 +197,11 @@ func (r *restoring) candidates(head, target Layer) ([]string, error) {
 		touched[c.Path] = true
 		if c.OldPath != "" {
 			touched[c.OldPath] = true
+		}
+	}
+	for p, is := range r.d.twins {
+		if is { // its names may be of one file in the target alone
+			touched[p] = true
 		}
 	}
 	if err := r.directories(head, target, touched); err != nil {

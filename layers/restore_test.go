@@ -364,3 +364,51 @@ func TestRestoreUnderWrites(t *testing.T) {
 		t.Errorf("%d bytes", got)
 	}
 }
+
+// Names of one file that were restored one at a time are several files; restoring them together joins them again.
+func TestRestoreJoinsNames(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		apart    func(s *store, cp Layer)
+		together []string
+	}{
+		{"all", func(s *store, cp Layer) { s.restore(cp, "d/a"); s.restore(cp, "d/e/b"); s.restore(cp, "c") }, []string{""}},
+		{"a directory made anew", func(s *store, cp Layer) {
+			s.unlink("d/x")
+			s.rmdir("d/e")
+			s.rmdir("d")
+			s.restore(cp, "d")
+			s.restore(cp, "c")
+		}, []string{""}},
+		{"one is missing", func(s *store, cp Layer) { s.restore(cp, "d/a"); s.restore(cp, "c") }, []string{""}},
+		{"by name", func(s *store, cp Layer) { s.restore(cp, "d/a"); s.restore(cp, "d/e/b"); s.restore(cp, "c") }, []string{"d/a", "d/e/b", "c"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStore(t, baseOf(t, map[string]string{"d/x": "x", "d/e/y": "y"}))
+			s.unlink("d/e/y")
+			s.write("c", "content")
+			s.link("c", "d/a")
+			s.link("c", "d/e/b")
+			cp := s.seal()
+			s.unlink("c")
+			s.unlink("d/a")
+			s.unlink("d/e/b")
+			c.apart(s, cp)
+			if a, err := s.b.Getattr(s.ino("c")); err != nil || a.Nlink == 3 {
+				t.Fatalf("they were never apart: %+v, %v", a, err)
+			}
+			s.restore(cp, c.together...)
+			ino := s.ino("c")
+			if a, err := s.b.Getattr(ino); err != nil || a.Nlink != 3 || s.ino("d/a") != ino || s.ino("d/e/b") != ino || s.read("d/e/b") != "content" {
+				t.Errorf("c is %+v, %v; d/a is %d, d/e/b is %d", a, err, s.ino("d/a"), s.ino("d/e/b"))
+			}
+			if m := s.restore(cp, c.together...); !m.Noop {
+				t.Errorf("a second time it did something: %+v", m)
+			}
+			s.reopen()
+			if s.ino("c") != s.ino("d/e/b") {
+				t.Error("they are apart after a restart")
+			}
+		})
+	}
+}

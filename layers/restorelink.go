@@ -1,5 +1,7 @@
 package layers
 
+import "golang.org/x/sys/unix"
+
 // findLinks finds the plants that are one more name of a file which the head has as it was:
 // under a name that both states have in the same place, and that stays. Any other file
 // with several names becomes a new one, which its restored names share.
@@ -39,6 +41,30 @@ func (r *restoring) findLinks() error {
 		}
 		return err
 	})
+}
+
+// findApart finds the files of the target of which some of paths are names, and not all of one file in the head: earlier
+// restores, of one name at a time, have made them so.
+func (r *restoring) findApart(paths []string) error {
+	now := map[Ino]*node{}
+	for _, p := range paths {
+		x, err := r.ref.at(p)
+		if err != nil {
+			return err
+		}
+		if x == nil || r.ref.typeOf(x) == unix.S_IFDIR {
+			continue
+		}
+		h, err := r.head.at(p)
+		if err != nil {
+			return err
+		}
+		if was, ok := now[x.ino]; ok && was != h {
+			r.apart[x.ino] = true
+		}
+		now[x.ino] = h
+	}
+	return nil
 }
 
 // linkTo decides about the plants of one inode by its known names. If these do not settle it, the

@@ -29,7 +29,7 @@ func (r *restoring) compare(q string) error {
 			return err
 		case h.ino == x.ino && dir:
 			return r.directory(q, h, x, same)
-		case same && !dir:
+		case same && !dir && (h.ino == x.ino || !r.apart[x.ino]):
 			return nil
 		}
 	}
@@ -71,8 +71,10 @@ func (r *restoring) replace(q string, h, x *node) error {
 			return err
 		}
 	}
-	if again, err := r.sameTree(before, after); err != nil || again {
-		return err
+	if x == nil || !r.apart[x.ino] {
+		if again, err := r.sameTree(before, after); err != nil || again {
+			return err
+		}
 	}
 	at := root{}
 	at.dir, at.name = split(q)

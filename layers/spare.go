@@ -36,11 +36,26 @@ type sparer struct {
 }
 
 // spareIn plans what a movement keeps that passes over changed inodes and names. Bytes that are pending have to be cut
-// first: then it returns them. The caller holds t.mu.
+// first: then it returns them. If the base changes above what is to be kept, so that it cannot be found, the movement
+// comes first, and keeps nothing. The caller holds t.mu.
 func (b *Branch) spareIn(m *Moved, changed []change[Ino], renamed []change[NameKey]) (*spared, []*pending, error) {
 	if b.t.spare == nil {
 		return nil, nil, nil
 	}
+	kp, wait, err := b.planSpared(m, changed, renamed)
+	if err != nil && notThere(err) == nil {
+		b.t.base.forget() // descriptors may be of directories that are gone
+		kp, wait, err = b.planSpared(m, changed, renamed)
+	}
+	if err != nil && notThere(err) == nil {
+		b.t.log.Warn("the base has changed above kept paths: they are as in the target now, and as they were in the layer that was left",
+			"target", m.Target, "left", m.From, "err", err)
+		return nil, nil, nil
+	}
+	return kp, wait, err
+}
+
+func (b *Branch) planSpared(m *Moved, changed []change[Ino], renamed []change[NameKey]) (*spared, []*pending, error) {
 	k, err := b.newSparer(m.Target)
 	if err != nil {
 		return nil, nil, err
@@ -387,6 +402,7 @@ func (k *sparer) stage(b *Branch, mv *Moved) (*spared, error) {
 	}
 	a.batch.UseReserve() // going back must work on a full disk
 	if err := a.stageAll(); err != nil {
+		a.unreserve()
 		return nil, err
 	}
 	a.encodeAll()

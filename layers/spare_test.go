@@ -109,3 +109,29 @@ func TestSpareInTheWay(t *testing.T) {
 	s.expect(`a mode=100644 nlink=1 "a"`, `b mode=40755 nlink=2`, `moved mode=100644 nlink=1 "moved at start"`,
 		`kept mode=40755 nlink=2`, `kept/stays mode=100644 nlink=1 "stays"`)
 }
+
+// A layer that has only what a movement spared is as good as empty, also after a restart, until a program writes something.
+func TestSparedIsNoChange(t *testing.T) {
+	s := newStore(t, t.TempDir())
+	s.sparing()
+	s.write("app.log", "start")
+	s.write("f", "start")
+	start := s.seal()
+	s.write("app.log", "later")
+	s.write("f", "later")
+	s.back(start)
+	again := func(noop bool) {
+		t.Helper()
+		s.reopen()
+		s.sparing()
+		s.want("app.log", "later")
+		if m, err := s.b.MoveHead(start, false, nil, nil); err != nil || m.Noop != noop || m.Untouched != noop {
+			t.Errorf("moving to where the head is: %+v, %v; want noop %v", m, err, noop)
+		}
+	}
+	again(true)
+	_, err := s.b.Write(s.ino("app.log"), []byte("l"), 0, WriteFlags{}) // changes no more paths than are changed already
+	s.ok(err)
+	again(false)
+	again(true)
+}

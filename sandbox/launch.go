@@ -110,7 +110,8 @@ func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
 			return nil, &failure{r.Stage, r.ExitCode, errors.New(r.Err)}
 		}
 		if r.Runs {
-			run.status, run.signal = link.follow(cmd.Process.Pid), link.signal
+			run.status = link.follow(cmd.Process.Pid)
+			run.signal = func(sig syscall.Signal) { link.signal(cmd.Process.Pid, sig) }
 			break
 		}
 	}

@@ -74,8 +74,11 @@ func (l *link) take(oob []byte) {
 	}
 }
 
-// signal has the first process of a pid namespace send a signal to its child.
-func (l *link) signal(sig syscall.Signal) {
+// signal has the first process of a pid namespace, pid here, send a signal to its child.
+func (l *link) signal(pid int, sig syscall.Signal) {
+	if sig == unix.SIGCONT {
+		_ = unix.Kill(pid, sig) // it must run to pass it on, see follow
+	}
 	_, _ = l.file.Write([]byte{byte(sig)}) // if it has ended there is nobody to be told
 }
 

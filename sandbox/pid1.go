@@ -15,7 +15,8 @@ func (p *plan) father(path string) (exitCode int, err error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return 0, err
 	}
-	// What is sent to the group reaches the command by itself, and what is for it alone comes over the link. Nothing of it must end us.
+	// What is sent to the group reaches the command by itself, and what is for it alone comes over the link: CONT too, for one that is passed
+	// on late undoes the next stop. Nothing of it must end us.
 	// What is ignored stays ignored in the command.
 	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGABRT, unix.SIGTERM} {
 		if !signal.Ignored(sig) {
@@ -31,14 +32,6 @@ func (p *plan) father(path string) (exitCode int, err error) {
 		return 0, notExecutable(p.Argv[0], err)
 	}
 	go passSignals(child)
-	// When we go on after a stop, so does the command.
-	goOn := make(chan os.Signal, 1)
-	signal.Notify(goOn, unix.SIGCONT)
-	go func() {
-		for range goOn {
-			unix.Kill(child, unix.SIGCONT)
-		}
-	}()
 	tell(report{Runs: true})
 	for {
 		var ws syscall.WaitStatus

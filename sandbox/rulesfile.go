@@ -138,6 +138,7 @@ func ShowRules(w io.Writer, kind Kind, r Rules, env []string) {
 		list("out of sight (secrets in "+RulesFile+" takes their place)", home(expand(r.secrets(), env, false)))
 	case Docker:
 		fmt.Fprintln(w, "can be seen: the project, the image, and what --allow names; can be written to: the project, /tmp and /var/tmp of the session's own")
+		fmt.Fprintln(w, "variables: those of terminal and language, and what --env names")
 		list("image", []string{cmp.Or(r.Docker.Image, "(none is set)")})
 	}
 	list("--allow", home(slices.Clone(r.Allow)))
@@ -145,7 +146,7 @@ func ShowRules(w io.Writer, kind Kind, r Rules, env []string) {
 	if kind == NS {
 		list("--hide", home(slices.Clone(r.Hide)))
 	}
-	if kind != None {
+	if kind != None && kind != Docker {
 		_, removed := Scrub(env, r.Env)
 		for i, v := range removed {
 			removed[i], _, _ = strings.Cut(v, "=")

@@ -62,11 +62,7 @@ func (s *Session) Checkpoint(ctx context.Context, r *control.CheckpointRequest) 
 	if err := e.Validate(); err != nil {
 		return nil, apiError(err)
 	}
-	want, err := s.targetsOf(r.SQLite)
-	if err != nil {
-		return nil, err
-	}
-	took, err := s.copyTargets(ctx, want, r.SkipFailedTargets)
+	took, err := s.copyAsked(ctx, r.SQLite, r.SkipFailedTargets)
 	if err != nil {
 		return nil, apiError(err)
 	}

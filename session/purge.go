@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -14,8 +15,15 @@ import (
 type Purged struct {
 	Files      []PurgedFile `json:"files"`
 	Copies     []PurgedFile `json:"copies"` // files that still have some of the same bytes
+	Mentions   []Mention    `json:"mentions"`
 	DryRun     bool         `json:"dry_run"`
 	StoreBytes int64        `json:"store_bytes"`
+}
+
+// Mention is a path whose last name occurs in messages of conversations, which a purge leaves as they are.
+type Mention struct {
+	control.PathName
+	Messages int `json:"messages"`
 }
 
 // PurgedFile is one of the files: where the first of the checkpoints, or branches, shows it.
@@ -63,6 +71,9 @@ func (s *Session) Purge(paths []string, dry bool) (*Purged, error) {
 		return nil, apiError(err)
 	}
 	out.Files, out.Copies = purgedFiles(gone, names), purgedFiles(copies, names)
+	if out.Mentions, err = s.mentions(clean); err != nil {
+		return nil, apiError(err)
+	}
 	if out.StoreBytes, err = s.storeBytes(); err != nil || dry {
 		return out, err
 	}
@@ -70,6 +81,22 @@ func (s *Session) Purge(paths []string, dry bool) (*Purged, error) {
 	event.Details = map[string]any{"paths": quoteAll(paths), "files": len(gone), "copies": len(copies)}
 	s.audit(event)
 	return out, nil
+}
+
+// mentions lists those of paths whose last name occurs in a conversation.
+func (s *Session) mentions(paths []string) ([]Mention, error) {
+	var names []string
+	for _, p := range paths {
+		names = append(names, path.Base(p))
+	}
+	found, err := s.memory.Mentions(names)
+	out := []Mention{}
+	for i, n := range found {
+		if n > 0 {
+			out = append(out, Mention{control.NameOf(paths[i]), n})
+		}
+	}
+	return out, err
 }
 
 func purgedFiles(all []layers.Purged, names map[layers.Layer][]string) []PurgedFile {

@@ -42,6 +42,12 @@ func (s *Session) RunBegin(ctx context.Context, r *control.RunBegin) (*control.R
 	if err := e.Validate(); err != nil {
 		return nil, apiError(err)
 	}
+	took, err := s.copyAsked(ctx, r.SQLite, r.SkipFailedTargets || r.Auto && len(r.SQLite) == 0)
+	if err != nil {
+		return nil, apiError(err)
+	}
+	defer took.release()
+	e.Targets = took.copies
 	s.heads.Lock()
 	defer s.heads.Unlock()
 	if err := s.alive(); err != nil {
@@ -62,7 +68,7 @@ func (s *Session) RunBegin(ctx context.Context, r *control.RunBegin) (*control.R
 	s.lifecycle(lifeActive)
 	s.madeUp++
 	out := &control.RunBegun{ID: fmt.Sprintf("run-%d-%d", s.record.Generation, s.madeUp), Checkpoint: s.describeCheckpoint(&made.entry)}
-	out.Checkpoint.EngineUS = made.took.Microseconds()
+	out.Checkpoint.EngineUS, out.Checkpoint.Targets = made.took.Microseconds(), took.wire
 	event := s.runEvent(out.ID, &r.Run)
 	event.Checkpoint, event.Label, event.Layer = made.entry.ID, made.entry.Label, made.entry.Layer
 	s.audit(event)

@@ -136,6 +136,18 @@ func (s *Session) copyTargets(ctx context.Context, want []journal.Copy, skip boo
 	return out, nil
 }
 
+// copyAsked copies the targets of the rules and, for who may name some, databases by their paths.
+func (s *Session) copyAsked(ctx context.Context, sqlite [][]byte, skip bool) (*copied, error) {
+	if len(sqlite) > 0 && control.FromAgent(ctx) {
+		return nil, &control.Error{Code: control.CodeForbidden, Message: "an agent cannot name databases outside of the project: its user can, with rewindfs run --sqlite, or in rewindfs.toml on the host"}
+	}
+	want, err := s.targetsOf(sqlite)
+	if err != nil {
+		return nil, err
+	}
+	return s.copyTargets(ctx, want, skip)
+}
+
 // copyRulesTargets copies the targets of rewindfs.toml for an automatic checkpoint, which does without those that cannot be copied.
 func (s *Session) copyRulesTargets(ctx context.Context) (*copied, error) {
 	want, err := s.rulesTargets()

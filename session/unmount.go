@@ -191,20 +191,25 @@ func (s *Session) detach(lazy bool) error {
 // containers, and those of sandboxes. Their processes are no users as long as they only have it before their eyes. What is
 // in use of a lazy one is waited for, however long.
 func (s *Session) letGo(lazy bool) {
-	look := time.NewTicker(patience / 3)
+	look := time.NewTicker(patience / 10)
 	defer look.Stop()
-	for late := time.After(patience); !s.gone(); {
-		if !lazy || len(s.mount.Busy()) == 0 {
+	late := time.After(patience)
+	for n := 0; !s.gone(); n++ {
+		unused := len(s.mount.Busy()) == 0
+		if !lazy || unused {
 			s.endContainers() // one that was announced before may have come only now
 		}
+		// What the kernel lets go of at once, it has by now.
+		cut := !lazy && unused && n > 1
 		select {
 		case <-s.ended:
+			return
 		case <-look.C:
 		case <-late:
-			if lazy {
-				continue
-			}
-			s.log.Warn("the mount is still shown somewhere: cut off", "mountpoint", s.o.Mountpoint)
+			cut = !lazy
+		}
+		if cut {
+			s.log.Info("the mount is still shown somewhere: cut off", "mountpoint", s.o.Mountpoint)
 			if err := s.cutOff(); err != nil {
 				s.log.Error("cut off the mount", "error", err)
 			}

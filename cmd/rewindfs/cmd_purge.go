@@ -25,7 +25,8 @@ moved. It cannot be undone. First it lists what it found; without --yes it asks 
 what deleted files have left in the store's files, and nothing names any more, whether or not it finds something at PATH.
 
 The session has to be unmounted. What the base has on the host stays: it was never written. Copies of the bytes in other files are
-listed, and stay until they are purged, too; conversations are not looked at. What an SSD keeps of blocks that were given back is out of reach.
+listed, and stay until they are purged, too. Conversations stay as they are: it says in how many messages the name of a PATH occurs, as what it
+held may be there, too. What an SSD keeps of blocks that were given back is out of reach.
 
 ` + exitHelp,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -80,6 +81,9 @@ func printPurged(w io.Writer, p *session.Purged) {
 	}
 	for _, f := range p.Copies {
 		fmt.Fprintf(w, "Copy: %s in %s has some of the same bytes, and keeps them.\n", showName(f.PathName), shownList(f.Checkpoints))
+	}
+	for _, m := range p.Mentions {
+		fmt.Fprintf(w, "The name of %s occurs in %s of conversations, which keep what they say.\n", showName(m.PathName), count(int64(m.Messages), "message"))
 	}
 	switch {
 	case len(p.Files) == 0 && p.DryRun:

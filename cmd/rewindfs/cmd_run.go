@@ -30,6 +30,8 @@ type runOptions struct {
 	docker    string
 	workspace string
 	showRules bool // and run nothing
+	sqlite    []string
+	skip      bool // do without targets that cannot be copied
 }
 
 const sandboxHelp = `The command sees the project at the path where it was called: in the project's own directory at that, in the mount at the mount's. Terminal, pipes,
@@ -69,6 +71,8 @@ changed with diff, bring it there with commit, take it back with rollback.
 	}
 	o.flags(cmd)
 	cmd.Flags().StringVar(&label, "label", "", "name of the checkpoint (default: none, only an id)")
+	cmd.Flags().StringArrayVar(&o.sqlite, "sqlite", nil, "SQLite database outside of the project, to be copied with the checkpoint (more than once)")
+	cmd.Flags().BoolVar(&o.skip, "skip-failed-targets", false, "do without the databases and volumes that cannot be copied")
 	cmd.Flags().BoolVar(&o.rollback, "rollback-on-fail", false, "when the exit code is not 0, take back files and conversation")
 	return cmd
 }

@@ -53,19 +53,23 @@ func listForks(l *session.Listed) []listedFork {
 }
 
 func (a *app) newList() *cobra.Command {
-	prune := false
+	var prune, foreign bool
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List sessions: live, hanging, dead, unmounted, orphaned",
 		Args:    exactly(0, "no argument"),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runList(cmd.Context(), prune) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runList(cmd.Context(), prune, foreign) },
 	}
-	cmd.Flags().BoolVar(&prune, "prune", false, "clear away the mounts of dead and orphaned ones first; stores stay")
+	cmd.Flags().BoolVar(&prune, "prune", false, "clear away the mounts of dead ones first; stores stay")
+	cmd.Flags().BoolVar(&foreign, "all", false, "with --prune: also dead mounts of no session known here, which may be another user's, or of another home")
 	return cmd
 }
 
-func (a *app) runList(ctx context.Context, prune bool) error {
+func (a *app) runList(ctx context.Context, prune, foreign bool) error {
+	if foreign && !prune {
+		return usagef("--all goes with --prune: all sessions and mounts are listed anyway")
+	}
 	reg, err := registry()
 	if err != nil {
 		return err
@@ -75,7 +79,7 @@ func (a *app) runList(ctx context.Context, prune bool) error {
 		return err
 	}
 	if prune {
-		if err := a.prune(all); err != nil {
+		if err := a.prune(all, foreign); err != nil {
 			return err
 		}
 		if all, err = reg.List(ctx); err != nil {
@@ -100,7 +104,7 @@ func (a *app) runList(ctx context.Context, prune bool) error {
 			return
 		}
 		rows := [][]string{{"NAME", "STATE", "MOUNTPOINT", "BASE"}}
-		dead := false
+		dead, orphaned := false, false
 		for _, l := range out {
 			name, mp := show(l.Session), show(l.Mountpoint)
 			if l.Session == "" {
@@ -109,7 +113,7 @@ func (a *app) runList(ctx context.Context, prune bool) error {
 			if l.State == session.StateUnmounted {
 				mp = "-"
 			}
-			dead = dead || l.State == session.StateDead || l.State == session.StateOrphan
+			dead, orphaned = dead || l.State == session.StateDead, orphaned || l.State == session.StateOrphan
 			rows = append(rows, []string{name, l.State, mp, show(l.Base)})
 			for _, f := range l.Forks {
 				at := show(f.Mountpoint)
@@ -126,19 +130,23 @@ func (a *app) runList(ctx context.Context, prune bool) error {
 		if dead {
 			fmt.Fprintln(w, "Dead ones lose nothing: rewindfs mount BASE brings them back. To clear away their mounts: rewindfs list --prune")
 		}
+		if orphaned {
+			fmt.Fprintln(w, "Orphaned mounts are of no session known here: of a deleted store, another user, or another home. To clear these away, too: rewindfs list --prune --all")
+		}
 	})
 }
 
-// prune clears away dead mounts. What answers, or only hangs, is left alone.
-func (a *app) prune(all []session.Listed) error {
+// prune clears away the mounts of dead sessions; with foreign set, dead mounts that are not known here, too. What answers,
+// or only hangs, is left alone.
+func (a *app) prune(all []session.Listed, foreign bool) error {
 	var errs []error
 	for i := range all {
 		l := &all[i]
 		var err error
-		switch l.Record.State {
-		case session.StateDead:
+		switch state := l.Record.State; {
+		case state == session.StateDead:
 			err = session.Clean(l)
-		case session.StateOrphan:
+		case state == session.StateOrphan && foreign:
 			_, err = session.ClearDead(l.Mountpoint)
 		default:
 			continue

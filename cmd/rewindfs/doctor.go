@@ -351,7 +351,7 @@ func (m *machine) checkMounts(ctx context.Context) []finding {
 			}
 			out = append(out, warn(name, fix, "the daemon of %s at %s (pid %d) %s", show(l.Name), show(l.Mountpoint), l.PID, why))
 		case session.StateOrphan:
-			out = append(out, warn(name, "rewindfs list --prune", "%s is a dead mount of no known session", show(l.Mountpoint)))
+			out = append(out, warn(name, "rewindfs list --prune --all", "%s is a dead mount of no known session", show(l.Mountpoint)))
 		}
 	}
 	if len(out) == 0 {

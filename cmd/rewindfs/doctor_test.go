@@ -88,7 +88,7 @@ func TestDoctorFindsAndMends(t *testing.T) {
 		}, statusWarn, "does not answer", "rewindfs unmount --force -s 'a b'"},
 		"orphaned mount": {func(m *machine) {
 			m.sessions = func(context.Context) ([]session.Listed, error) { return []session.Listed{orphan}, nil }
-		}, statusWarn, "no known session", "list --prune"},
+		}, statusWarn, "no known session", "list --prune --all"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			home(t)

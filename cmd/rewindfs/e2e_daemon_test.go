@@ -393,7 +393,12 @@ func TestPrune(t *testing.T) {
 	kill(t, w.pid())
 	other := newWorld(t) // knows nothing of the first one's store
 	other.mount()
-	other.rewind("list").want(t, 0, "orphaned")
+	other.rewind("list").want(t, 0, "orphaned", "--prune --all")
+	other.rewind("list", "--prune").want(t, 0, "orphaned") // it is none of its business
+	if state := session.Probe(w.mp); state != session.StateDead {
+		t.Errorf("the dead mount of another home is %s", state)
+	}
+	w.rewind("list", "--all").want(t, exitUsage, "--prune")
 	w.rewind("list", "--prune").want(t, 0, "unmounted")
 	if on, err := session.Mounts(); err != nil || slices.ContainsFunc(on, func(m session.MountPoint) bool { return m.Path == w.mp }) {
 		t.Errorf("the dead mount is still there: %v, %v", on, err)

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/rewindfs/rewindfs/internal/proctree"
 )
 
 // TestAgentInside: a command in a sandbox finds its session without a word, and can ask for what can be taken back.
@@ -89,5 +91,41 @@ func TestManyExecs(t *testing.T) {
 	work.Wait()
 	close(stop)
 	load.Wait()
+	w.unmount()
+}
+
+// TestUnmountBesideASandbox: the mounts of a sandbox show other sessions' mounts, too. That keeps none of them.
+func TestUnmountBesideASandbox(t *testing.T) {
+	w, other := newWorld(t), newWorld(t)
+	w.mount()
+	other.mount()
+	cmd := w.command(t.Context(), "run", "--sandbox", "local", "--", "sh", "-c", "echo runs; read x; echo $x >after; cat after")
+	cmd.Dir = w.mp
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 100)
+	if n, err := out.Read(buf); err != nil || string(buf[:n]) != "runs\n" {
+		t.Fatalf("%q, %v", buf[:n], err)
+	}
+	pid := other.pid()
+	other.unmount()
+	if proctree.Runs(pid) {
+		t.Error("the daemon of the session that was unmounted still runs")
+	}
+	w.rewind("unmount").want(t, exitConflict, "in use")
+	fmt.Fprintln(in, "still there")
+	n, _ := out.Read(buf)
+	if err := cmd.Wait(); err != nil || string(buf[:n]) != "still there\n" {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
 	w.unmount()
 }

@@ -73,6 +73,26 @@ func TestPurgeMainJob(t *testing.T) {
 	w.unmount()
 }
 
+// TestPurgeSaysWhoShowsIt: checkpoints in which the file was deleted are not listed, and conversations that name it are told of.
+func TestPurgeSaysWhoShowsIt(t *testing.T) {
+	w := newWorld(t)
+	w.mount()
+	w.sh(`mkdir $M/conf; echo secret >$M/conf/key.pem; echo secret2 >$M/linked; ln $M/linked $M/second`)
+	w.rewind("checkpoint", "with").want(t, 0)
+	w.sh(`rm $M/conf/key.pem $M/linked`)
+	w.rewind("checkpoint", "without").want(t, 0)
+	w.sh(`rm $M/second`)
+	messages := w.file("messages.json", `[{"role":"user","content":"what is in ./conf/key.pem?"},{"role":"assistant","content":"key.pem.old and monkey.pem are others"}]`)
+	w.rewind("checkpoint", "later", "--messages", messages).want(t, 0)
+	w.unmount()
+	r := w.rewind("purge", "-s", "proj", "conf/key.pem", "a.txt").want(t, 0, "conf/key.pem (up to 7 B) in with\n", "conf/key.pem occurs in 2 messages")
+	if strings.Contains(r.out, "a.txt occurs") || strings.Contains(r.out, "without") {
+		t.Errorf("it says\n%s", r.out)
+	}
+	w.rewind("purge", "-s", "proj", "second").want(t, 0, "second (up to 8 B) in with, without\n", "linked (up to 8 B) in with\n")
+	w.rewind("purge", "-s", "proj", "conf", "--yes").want(t, 0, "Emptied")
+}
+
 // TestPurgeOverwritesWhatWasDeleted: what no name leads to any more is still in the store's files.
 func TestPurgeOverwritesWhatWasDeleted(t *testing.T) {
 	w := newWorld(t)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rewindfs/rewindfs/session"
 )
 
 func TestTargetsEndToEnd(t *testing.T) {
@@ -67,5 +69,31 @@ func testTargets(t *testing.T, w *world) {
 	w.rewind("rollback", "start").want(t, 0, "target: "+app+": restored")
 	rows("1")
 	w.rewind("fsck").want(t, 0)
+	w.unmount()
+}
+
+// run takes databases along; an agent, on its own socket, may not name any.
+func TestRunWithTargets(t *testing.T) {
+	if _, err := exec.LookPath("sqlite3"); err != nil {
+		t.Skip("sqlite3 is not installed")
+	}
+	w := newWorld(t)
+	app := filepath.Join(w.home, "app.db")
+	w.sh("sqlite3 $B/../home/app.db 'CREATE TABLE t(v); INSERT INTO t VALUES(1)'")
+	w.mount()
+	w.rewind("-s", w.mp, "run", "--sandbox", "none", "--sqlite", app, "--", "sqlite3", app, "DROP TABLE t").want(t, 0)
+	for _, call := range []string{`checkpoint -d '{"sqlite":["L2E="]}'`, `runs -d '{"run":{"argv":["x"],"cwd":{"path":"/"},"sandbox":"none"},"sqlite":["L2E="]}'`} {
+		path, rest, _ := strings.Cut(call, " ")
+		if got := w.sh("curl -sS --unix-socket " + session.AgentSocket(w.store()) + " http://x/v1/" + path + " " + rest); !strings.Contains(got, "forbidden") {
+			t.Errorf("%s by an agent: %s", call, got)
+		}
+	}
+	// To go back is the agent's right, and puts back what its user has named.
+	got := w.sh("curl -sS --unix-socket " + session.AgentSocket(w.store()) + ` -d '{"ref":"latest"}' http://x/v1/rollback`)
+	if !strings.Contains(got, `"status":"restored"`) {
+		t.Errorf("rollback by an agent: %s", got)
+	}
+	w.same("sqlite3 $B/../home/app.db 'SELECT v FROM t'", "1\n")
+	w.rewind("-s", w.mp, "run", "--sandbox", "none", "--sqlite", w.home, "--", "true").want(t, exitPath, "no regular file")
 	w.unmount()
 }

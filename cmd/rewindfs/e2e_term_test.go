@@ -186,6 +186,12 @@ func TestJobControl(t *testing.T) {
 		c.line("fg; echo =$?=")
 		c.expect("back")
 		c.expect("=6=")
+		// Let go on by a signal to rewindfs alone.
+		c.line(rw + ` sh -c 'kill -TSTP $$; echo back; exit 6'`)
+		c.expect("Stopped")
+		c.line("kill -CONT $(jobs -p); wait %1; echo =$?=")
+		c.expect("back")
+		c.expect("=6=")
 		// In the background it is stopped when it wants to read.
 		c.line(rw + ` sh -c 'read a; echo "<$a>"' &`)
 		c.line(`while [ -z "$(jobs -s)" ]; do sleep 0.05; done; echo is""Stopped`)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -368,7 +369,7 @@ func TestNewerStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newer := bytes.Replace(b, []byte(" 1\n"), []byte(" 99\n"), 1)
+	newer := regexp.MustCompile(` \d+\n`).ReplaceAll(b, []byte(" 99\n"))
 	if err := os.WriteFile(format, newer, 0o600); err != nil {
 		t.Fatal(err)
 	}

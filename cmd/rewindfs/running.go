@@ -67,6 +67,10 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 	if o.showRules {
 		return a.showRules(sandbox.Kind(o.kind), rules)
 	}
+	sqlite, err := sqlitePaths(o.sqlite)
+	if err != nil {
+		return err
+	}
 	p, err := a.placeFor(ctx, o)
 	if err != nil {
 		return err
@@ -79,6 +83,7 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 	what := control.Run{Argv: maskArgv(argv, spec.Env), Cwd: control.NameOf(p.dir), Sandbox: o.kind}
 	begun, err := p.client.RunBegin(ctx, control.RunBegin{
 		Run: what, Auto: o.verb == "exec", Label: o.label, Message: clipText(o.verb+": "+strings.Join(what.Argv, " "), 200),
+		SQLite: sqlite, SkipFailedTargets: o.skip,
 	})
 	if control.CodeOf(err) == control.CodeForbidden {
 		return fmt.Errorf("%w, or run the command itself: all in here is in the sandbox already (rewindfs checkpoint keeps the state)", err)

@@ -50,7 +50,7 @@ func reapOrphans(own map[int]string) {
 	starting.Lock()
 	defer starting.Unlock()
 	for _, s := range children() {
-		if _, ours := commands.Load(s.pid); !ours && s.state == 'Z' && own[s.pid] != s.start {
+		if _, ours := commands.Load(s.pid); !ours && !s.runs() && own[s.pid] != s.start {
 			unix.Wait4(s.pid, nil, unix.WNOHANG, nil) // who has reaped it meanwhile has done the same
 		}
 	}

@@ -74,11 +74,13 @@ func (b *search) started(pid int) {
 type procStat struct {
 	pid, parent, group, session int
 	state                       byte
+	threads                     int
 	kernel                      bool   // a kernel thread
 	start                       string // in clock ticks since boot; with the pid it names a process for good
 }
 
-func (s procStat) runs() bool { return s.state != 'Z' && s.state != 'X' }
+// runs is true as well of one whose first thread alone has ended: it then looks like one that waits to be reaped.
+func (s procStat) runs() bool { return s.state != 'X' && (s.state != 'Z' || s.threads > 1) }
 
 func (s procStat) ticks() int64 {
 	n, _ := strconv.ParseInt(s.start, 10, 64) // the kernel writes a number
@@ -106,13 +108,18 @@ func readStat(pid int) (procStat, error) {
 	if err != nil {
 		return procStat{}, err
 	}
+	return parseStat(pid, data)
+}
+
+func parseStat(pid int, data []byte) (procStat, error) {
 	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
 	if len(fields) < 20 {
 		return procStat{}, fmt.Errorf("read the state of process %d: only %d fields", pid, len(fields))
 	}
 	s := procStat{pid: pid, state: fields[0][0], start: string(fields[19])}
 	flags := 0
-	for i, to := range map[int]*int{1: &s.parent, 2: &s.group, 3: &s.session, 6: &flags} {
+	var err error
+	for i, to := range map[int]*int{1: &s.parent, 2: &s.group, 3: &s.session, 6: &flags, 17: &s.threads} {
 		if *to, err = strconv.Atoi(string(fields[i])); err != nil {
 			return procStat{}, fmt.Errorf("read the state of process %d: %w", pid, err)
 		}
@@ -190,6 +197,9 @@ func (b *search) Members() []int {
 
 // find is Members, and calls found for each as soon as it is known to be one.
 func (b *search) find(found func(procStat)) []int {
+	if b.allGone() {
+		return nil
+	}
 	var others []procStat
 	in := make(map[int]bool)       // by pid
 	sessions := make(map[int]bool) // of members
@@ -223,6 +233,19 @@ func (b *search) find(found func(procStat)) []int {
 // own says whether the process is the command, or of its session or group.
 func (b *search) own(s procStat) bool {
 	return !b.away && (s.pid == b.leader || s.session == b.leader || s.group == b.leader)
+}
+
+// allGone is a quick look: with the command gone, what it has left descends from one that came to us.
+func (b *search) allGone() bool {
+	if !b.adopts || Runs(b.leader) {
+		return false
+	}
+	for _, s := range children() {
+		if s.runs() && b.adopted(s) {
+			return false
+		}
+	}
+	return true
 }
 
 // adopted says whether the process is an orphan that came to us while the command ran.
@@ -262,39 +285,60 @@ func (b *search) marked(s procStat) bool {
 }
 
 func (b *search) Signal(sig syscall.Signal) {
-	send := func(s procStat) {
-		signalIf(s.pid, sig, func() bool {
+	group := func() {
+		if !b.away {
+			syscall.Kill(-b.leader, sig)
+		}
+	}
+	same := func(s procStat) func() bool {
+		return func() bool {
 			now, err := readStat(s.pid)
 			return err == nil && now.start == s.start
-		})
-	}
-	if sig != syscall.SIGKILL {
-		// Those that were there before, once each: what they start to clean up is to do so, and a second signal makes many programs
-		// give up what they clean up.
-		var there []procStat
-		b.find(func(s procStat) { there = append(there, s) })
-		for _, s := range there {
-			send(s)
 		}
+	}
+	if sig == syscall.SIGKILL {
+		// The group first, if it is the command's own: the kernel does that in one go, so that none of it can fork its way
+		// out. The others at once, not after the scan: they may have become somebody else by then.
+		group()
+		b.find(func(s procStat) { signalIf(s.pid, sig, same(s)) })
 		return
 	}
-	// The group first, if it is the command's own: the kernel does that in one go, so that none of it can fork its way out.
-	if !b.away {
-		syscall.Kill(-b.leader, sig)
+	// Others are asked, once and those that are there now: what one of them starts in answer, to clean up, is left alone.
+	var held []*os.Process
+	b.find(func(s procStat) {
+		if !b.away && s.group == b.leader {
+			return // with the group
+		}
+		if p := hold(s.pid, same(s)); p != nil {
+			held = append(held, p)
+		}
+	})
+	group()
+	for _, p := range held {
+		p.Signal(sig)
+		p.Release()
 	}
-	b.find(send) // at once, not after the scan: it may have become somebody else by then
 }
 
-// signalIf sends sig to pid if that is still the process that is meant. The
+// signalIf sends sig to pid if that is still the process that is meant.
+func signalIf(pid int, sig syscall.Signal, same func() bool) {
+	if p := hold(pid, same); p != nil {
+		p.Signal(sig) // ends in vain where it has ended, or is another user's: it then remains a member
+		p.Release()
+	}
+}
+
+// hold is a handle on pid, to be released, if that is still the process that is meant; nil if not. The
 // handle is taken first (a pidfd, where the kernel has them) and the question asked then, so that a pid used
 // anew is not hit.
-func signalIf(pid int, sig syscall.Signal, same func() bool) {
+func hold(pid int, same func() bool) *os.Process {
 	p, err := os.FindProcess(pid)
 	if err != nil {
-		return
+		return nil
 	}
-	defer p.Release()
-	if same() {
-		p.Signal(sig) // ends in vain where it has ended, or is another user's: it then remains a member
+	if !same() {
+		p.Release()
+		return nil
 	}
+	return p
 }

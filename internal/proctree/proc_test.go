@@ -79,6 +79,24 @@ func TestDescent(t *testing.T) {
 	}
 }
 
+func TestStat(t *testing.T) {
+	const rest = " 10 20 30 34816 20 4194304 1 2 3 4 5 6 7 8 20 0 %s 0 777 9 9"
+	for _, c := range []struct {
+		state, threads string
+		runs           bool
+	}{{"S", "1", true}, {"R", "9", true}, {"T", "1", true}, {"Z", "1", false}, {"Z", "2", true}, {"X", "1", false}} {
+		s, err := parseStat(7, []byte("7 (odd) name) "+c.state+strings.Replace(rest, "%s", c.threads, 1)))
+		if err != nil || s.runs() != c.runs || s.parent != 10 || s.group != 20 || s.session != 30 || s.start != "777" || s.kernel {
+			t.Errorf("%+v: %+v, %v", c, s, err)
+		}
+	}
+	for _, bad := range []string{"", "7 (x) S 1 2", "7 (x) S a" + strings.Replace(rest, "%s", "1", 1)} {
+		if s, err := parseStat(7, []byte(bad)); err == nil {
+			t.Errorf("%q: %+v", bad, s)
+		}
+	}
+}
+
 // until waits for what no event tells of.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
@@ -107,6 +125,47 @@ func TestAdoptReaps(t *testing.T) {
 		}
 		until(t, "orphans are reaped", func() bool { return len(children()) == 0 })
 		tree.Close()
+	}
+}
+
+// TestElsewhere has what stands for processes of a daemon: marked, in a session of its own. What only stands beside it, and the one that
+// asks for it, is none of them.
+func TestElsewhere(t *testing.T) {
+	const mark = "REWINDFS_TEST_ELSEWHERE=1"
+	cmd := exec.Command("setsid", "sh", "-c", "env -i sleep 1000 & echo; exec cat")
+	cmd.Env = append(os.Environ(), mark)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	beside := exec.Command("sleep", "1000")
+	beside.Env = append(os.Environ(), mark+"0")
+	tree := Elsewhere(mark)
+	defer tree.Close()
+	if err := Start(tree, beside); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { beside.Process.Kill(); beside.Wait() }()
+	until(t, "both are found", func() bool { return len(tree.Members()) == 2 })
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	if n, left := Stop(tree, time.Second); n != 2 || len(left) > 0 {
+		t.Errorf("%d ended, left are %v", n, left)
+	}
+	<-ended
+	if s, err := readStat(beside.Process.Pid); err != nil || !s.runs() {
+		t.Errorf("what stood beside has ended: %v", err)
 	}
 }
 

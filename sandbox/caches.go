@@ -86,7 +86,10 @@ var DefaultGuarded = []string{
 // DefaultSockets are doors to processes that act for the user without a sandbox: closed in Local unless Rules.Allow names them. In NS
 // nothing of /run is to be seen.
 var DefaultSockets = []string{
-	"/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock", "/run/dbus/system_bus_socket", "/run/systemd/private",
+	"/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock", "/run/buildkit/buildkitd.sock", "/run/dbus/system_bus_socket", "/run/systemd/private",
+	"/run/libvirt/*-sock", "/run/snapd.socket", "/run/incus/unix.socket", "/var/lib/incus/unix.socket", "/var/lib/lxd/unix.socket", "/var/snap/lxd/common/lxd/unix.socket", "/run/screen/S-*", "$TMUX_TMPDIR/tmux-*",
+	// Where they usually are, for commands that come without the variable below.
+	"/run/user/*/bus", "/run/user/*/systemd/private", "/run/user/*/docker.sock", "/run/user/*/podman/podman.sock", "/run/user/*/keyring/*", "/run/user/*/gnupg/S.*", "/run/user/*/gcr/ssh",
 	"$XDG_RUNTIME_DIR/bus", "$XDG_RUNTIME_DIR/systemd/private", "$XDG_RUNTIME_DIR/docker.sock", "$XDG_RUNTIME_DIR/podman/podman.sock", "$XDG_RUNTIME_DIR/keyring/*",
 	"$XDG_RUNTIME_DIR/gnupg/S.*", "~/.docker/run/docker.sock", "~/.gnupg/S.*", "$SSH_AUTH_SOCK",
 }

@@ -316,6 +316,33 @@ func TestSocketsOfTheUser(t *testing.T) {
 	})
 }
 
+// The doors in the directory of a user's session are closed also when nothing says that they are there.
+func TestSocketsWithoutTheVariable(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a directory in /run/user")
+	}
+	if os.Mkdir("/run/user", 0o755) == nil {
+		t.Cleanup(func() { os.Remove("/run/user") })
+	}
+	user, err := os.MkdirTemp("/run/user", "rewindfs-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(user) })
+	for _, name := range []string{"bus", "free"} {
+		l, err := net.Listen("unix", filepath.Join(user, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	s := newSetup(t)
+	if r := run(t, local{}, s.spec(Local, `for s in bus free; do [ -S `+user+`/$s ] && echo $s; done`)); r.out != "free" {
+		t.Errorf("sees %q", r.out)
+	}
+}
+
 func TestStoresAreOutOfSight(t *testing.T) {
 	asBoth(t, func(t *testing.T) {
 		s := newSetup(t)

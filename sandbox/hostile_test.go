@@ -155,11 +155,15 @@ func TestOddTemporaryDirectories(t *testing.T) {
 	asBoth(t, func(t *testing.T) {
 		s := newSetup(t)
 		t.Cleanup(func() { RemoveTemp(s.mount) })
-		for _, dir := range []string{s.project, s.mount, "/no/such/place", "relative", filepath.Join(s.mount, "mounted")} {
+		home := s.home(t, ".cache/tmp/x")
+		for _, dir := range []string{s.project, s.mount, "/no/such/place", "relative", filepath.Join(s.mount, "mounted"), home + "/.cache/tmp"} {
 			t.Setenv("TMPDIR", dir)
 			if r := run(t, local{}, s.spec(Local, `echo x >/tmp/x; ls`)); r.code != 0 || r.out != "mounted" {
 				t.Errorf("TMPDIR=%s: %+v", dir, r)
 			}
+		}
+		if now, err := os.ReadDir(home + "/.cache/tmp"); err != nil || len(now) != 1 {
+			t.Errorf("where commands may write there is %v, %v", now, err)
 		}
 		if now, err := os.ReadDir(s.project); err != nil || len(now) != 1 {
 			t.Errorf("on the host there is %v, %v", now, err)
@@ -172,6 +176,34 @@ func TestOddTemporaryDirectories(t *testing.T) {
 			t.Errorf("%s stays: %v", dir, err)
 		}
 	})
+}
+
+// The session's /tmp is a directory, whatever somebody made of it who was allowed to.
+func TestTemporaryDirectoryIsNoSymlink(t *testing.T) {
+	s := newSetup(t)
+	t.Setenv("TMPDIR", s.top)
+	letters := filepath.Join(s.top, "letters")
+	write(t, filepath.Join(letters, "file"), "kept")
+	tmp, _, err := makeTmp(s.spec(Local, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{tmp, filepath.Dir(tmp)} {
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(letters, path); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := tryRun(t, local{}, s.spec(Local, `echo bad >/tmp/file`)); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %+v, %v", path, r, err)
+		}
+		os.Remove(path)
+		os.Mkdir(path, 0o700)
+	}
+	if fi, err := os.Stat(letters); err != nil || fi.Mode().Perm() != 0o755 || read(t, letters+"/file") != "kept" {
+		t.Errorf("what the symlink leads to has changed: %v, %v", fi, err)
+	}
 }
 
 // A tool that has no cache yet gets one; what a project lies in, or a home that is not there, nothing.

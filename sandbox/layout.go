@@ -231,14 +231,16 @@ func absolute(path string, s *Spec) string {
 }
 
 // hostTmp is the directory for temporary files on the host, which the system cleans: $TMPDIR where that is one, and does not lie in
-// the project, whose copy on the host stays as it is.
+// the project, whose copy on the host stays as it is, or where commands may write, who would find those of other sessions there.
 func hostTmp(s *Spec) string {
-	dir := os.TempDir()
-	if !filepath.IsAbs(dir) || within(follow(dir), s.Project) || within(follow(dir), s.Mount) {
-		return "/tmp"
+	dir := follow(os.TempDir())
+	places := append(expand(s.Rules.writable(), s.Env, true), s.Project, s.Mount)
+	for _, path := range s.Rules.Allow {
+		places = append(places, absolute(path, s))
 	}
-	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
-		return "/tmp"
+	inside := func(place string) bool { return within(dir, place) || within(dir, follow(place)) }
+	if !filepath.IsAbs(dir) || likeness(dir) != "dir" || slices.ContainsFunc(places, inside) {
+		return follow("/tmp")
 	}
 	return dir
 }
@@ -275,9 +277,12 @@ func makeTmp(s *Spec) (tmp, varTmp string, err error) {
 		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", "", err
 		}
+		if likeness(d) != "dir" || follow(d) != d {
+			return "", "", fmt.Errorf("%s is not a directory: remove it", d)
+		}
 	}
 	// As /tmp is: a privileged command may run programs as other users. Nobody gets to it on the host.
-	return follow(tmp), follow(varTmp), errors.Join(os.Chmod(tmp, os.ModeSticky|0o777), os.Chmod(varTmp, os.ModeSticky|0o777))
+	return tmp, varTmp, errors.Join(os.Chmod(tmp, os.ModeSticky|0o777), os.Chmod(varTmp, os.ModeSticky|0o777))
 }
 
 // RemoveTemp removes the private temporary directory of commands that ran in a mount.

@@ -19,7 +19,7 @@ type launcher struct {
 	plan    *plan
 	spaces  uintptr // the CLONE_NEW… flags
 	cgroup  *cgroup // nil for none
-	watch   func(listener int) (stop func() []Refusal)
+	watch   func(listener int) (stop func() []Refusal, stand func(bool))
 	prepare func(*exec.Cmd)
 }
 
@@ -116,7 +116,8 @@ func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
 		}
 	}
 	if link.listener >= 0 && l.watch != nil {
-		stop := l.watch(link.listener)
+		stop, stand := l.watch(link.listener)
+		run.stand = stand
 		run.stop = func() []Refusal {
 			defer l.cgroup.remove()
 			return stop()

@@ -167,7 +167,9 @@ func (l *layout) launch(s *Spec, p *plan, spaces uintptr, prepare func(*exec.Cmd
 	group := newCgroup(&s.Rules.Limits)
 	limits, notes := s.Rules.Limits.rlimits(group, os.Geteuid() == 0, spaces&unix.CLONE_NEWUSER != 0)
 	p.Bars.Limits = limits
-	start := &launcher{plan: p, spaces: spaces, cgroup: group, prepare: prepare, watch: func(listener int) func() []Refusal { return l.watch(listener, !p.PID1) }}
+	start := &launcher{plan: p, spaces: spaces, cgroup: group, prepare: prepare, watch: func(listener int) (func() []Refusal, func(bool)) {
+		return l.watch(listener, !p.PID1)
+	}}
 	run, err := start.launch(s)
 	if err != nil {
 		group.remove()

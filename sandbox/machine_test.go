@@ -267,6 +267,42 @@ func TestCommandGoesOnWhenWeAreKilled(t *testing.T) {
 	})
 }
 
+// While we are stopped, what the command has in the background goes on.
+func TestWritesGoOnWhileWeAreStopped(t *testing.T) {
+	asBoth(t, func(t *testing.T) {
+		s := newSetup(t)
+		fifo := filepath.Join(s.mount, "fifo")
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pr, pw, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pr.Close()
+		spec := s.spec(Local, `while read x <fifo; do echo $x >seen; echo done >fifo; [ $x = end ] && break; done`)
+		spec.Stdout, spec.Stderr = pw, pw
+		r, err := local{}.start(spec, func(*exec.Cmd) {})
+		pw.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, word := range []string{"one", "two", "three", "end"} {
+			r.stand(i%2 == 0)
+			if err := os.WriteFile(fifo, []byte(word+"\n"), 0); err != nil {
+				t.Fatal(err)
+			}
+			if got := read(t, fifo); got != "done\n" || read(t, filepath.Join(s.mount, "seen")) != word+"\n" {
+				t.Errorf("%s: the command says %q", word, got)
+			}
+		}
+		if err := r.cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+		r.stop()
+	})
+}
+
 // hasRelay reports whether a process has started one that answers after it.
 func hasRelay(pid int) bool {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))

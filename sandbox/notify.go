@@ -89,7 +89,7 @@ const RelayArg = "__sandbox-relay"
 // Descriptors of such a process.
 const (
 	relayFD = 3 // the listener
-	aliveFD = 4 // a pipe that nobody writes to: its end of file is that of the process before us
+	aliveFD = 4 // a pipe: its end of file is that of the process before us, which else sends what heir.stand does
 )
 
 // heirAfter is how long a command runs before it gets a process that answers for it should we be killed: a process costs more than
@@ -110,6 +110,18 @@ func (h *heir) start() {
 	defer h.mu.Unlock()
 	if h.listener >= 0 && h.alive == nil && !abandoned(h.listener) {
 		h.alive, _ = relay(h.listener) // without one, what is left running cannot write when we have ended
+	}
+}
+
+// stand has the process answer (for true) while we are stopped.
+func (h *heir) stand(in bool) {
+	if in {
+		h.start()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.alive != nil {
+		h.alive.Write([]byte{0}) // the process is in turn there and not there; one that is gone answers nobody
 	}
 }
 
@@ -162,11 +174,29 @@ func relay(listener int) (alive *os.File, err error) {
 
 // takeOver is that process.
 func takeOver() {
-	poll := []unix.PollFd{{Fd: relayFD}, {Fd: aliveFD}} // of both, only that nobody has the other end
-	for poll[0].Revents|poll[1].Revents == 0 {
+	poll := []unix.PollFd{{Fd: relayFD}, {Fd: aliveFD, Events: unix.POLLIN}}
+	for {
 		if _, err := unix.Poll(poll, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			break
+		}
+		if poll[0].Revents != 0 { // nobody has the filter any more
+			return
+		}
+		if poll[1].Revents == 0 {
+			continue
+		}
+		if !told() {
+			break
+		}
+		if serve(relayFD, aliveFD, nil); !told() {
 			break
 		}
 	}
 	serve(relayFD, -1, nil)
+}
+
+// told takes what heir.stand has sent; false is the end of the process before us.
+func told() bool {
+	n, err := unix.Read(aliveFD, make([]byte, 1))
+	return err == nil && n > 0
 }

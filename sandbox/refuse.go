@@ -23,8 +23,8 @@ type refusals struct {
 	seen     map[string]int // index into found, by path
 }
 
-// watch begins to listen. stop is for running.stop. goesOn is set where processes of the command may outlive us.
-func (l *layout) watch(listener int, goesOn bool) (stop func() []Refusal) {
+// watch begins to listen. stop is for running.stop, stand for running.stand. goesOn is set where processes of the command may outlive us.
+func (l *layout) watch(listener int, goesOn bool) (stop func() []Refusal, stand func(bool)) {
 	r := &refusals{listener: listener, table: &callTables[0], write: l.write, seen: make(map[string]int)}
 	if l.view.ReadOnly {
 		r.view = &l.view
@@ -49,7 +49,7 @@ func (l *layout) watch(listener int, goesOn bool) (stop func() []Refusal) {
 		unix.Close(wake[0])
 		heir.leave()
 		return r.found
-	}
+	}, heir.stand
 }
 
 // look notes a call if it is going to be refused.

@@ -194,7 +194,7 @@ func (w *watcher) wait(ctx context.Context, s *Spec, out *Outcome) error {
 
 // suspend stops this process, because the command was stopped.
 func (w *watcher) suspend() {
-	if !w.term.suspend(w.cmd.cmd.Process.Pid) {
+	if !w.term.suspend(w.cmd.cmd.Process.Pid, w.cmd.stand) {
 		return
 	}
 	// What stopped the command may have been sent to us as well, and is not to stop it again.

@@ -217,7 +217,8 @@ func (a *app) finishRun(res *ran) error {
 			a.note("rewindfs: refused: … and %d more", len(res.Refused)-i)
 			break
 		}
-		a.note("rewindfs: refused: write to %s (allow it with %s)", showName(r.PathName), show(r.Flag))
+		flag, path, _ := strings.Cut(r.Flag, " ")
+		a.note("rewindfs: refused: write to %s (allow it with %s %s)", showName(r.PathName), flag, quoteArg(show(path)))
 	}
 	a.noteLeft(res.Left)
 	a.noteLinks(res.Changes)

@@ -25,8 +25,10 @@ type running struct {
 	// status is how the command ended, of how cmd did. To be called after cmd.Wait, before stop.
 	status func(syscall.WaitStatus) syscall.WaitStatus
 	// stop is called when cmd has ended; it gives back what was made for it, and returns the writes that were refused.
-	// It may start a process that answers for what the command has left running (see relay): look for that before.
 	stop func() []Refusal
+	// stand is called with true before this process stops, and with false when it goes on: somebody else is to do meanwhile what
+	// processes of the command wait for. It may be nil.
+	stand func(bool)
 	// away is set for a command whose processes are not those of cmd, which a daemon starts for it.
 	away *away
 	// notes are for Outcome.Notes.

@@ -13,18 +13,21 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
 
-// InitArg is the first argument of our own binary when Run starts it to become a command.
+// InitArg is the first argument of our own binary when Run starts it to become a command. The numbers of two descriptors follow: of the
+// plan, until end of file, and of linkFD. They are where none of the user's are, which a command gets as they are.
 const InitArg = "__sandbox-init"
 
-// Descriptors of such a process.
-const (
-	planFD = 3 // the plan, until end of file
-	linkFD = 4 // a datagram socket to Run, closed on exec: see report
-)
+// linkFD is a datagram socket to Run, closed on exec: see report. It is set once, by Init.
+var linkFD = -1
+
+// firstFD is the first descriptor behind standard input, output and error.
+const firstFD = 3
 
 // plan is what such a process is to do. It is made on the other side, where the host is seen as it is; here it is carried
 // out line by line. It comes as package gob writes it: arguments and paths need not be UTF-8.
@@ -77,10 +80,17 @@ func (f *failure) Unwrap() error { return f.err }
 // Init does not return, or returns mine and the exit code. Else it returns at once.
 func Init() (exitCode int, mine bool) {
 	if len(os.Args) == 2 && os.Args[1] == RelayArg {
-		serve(relayFD, -1, nil)
+		takeOver()
 		return 0, true
 	}
-	if len(os.Args) != 2 || os.Args[1] != InitArg {
+	if len(os.Args) != 4 || os.Args[1] != InitArg {
+		return 0, false
+	}
+	planFD, err := strconv.Atoi(os.Args[2])
+	if err == nil {
+		linkFD, err = strconv.Atoi(os.Args[3])
+	}
+	if err != nil {
 		return 0, false
 	}
 	// Credentials, Landlock and seccomp belong to threads; exec and fork take those of the thread that calls them.
@@ -88,7 +98,7 @@ func Init() (exitCode int, mine bool) {
 	unix.CloseOnExec(planFD)
 	unix.CloseOnExec(linkFD)
 	var p plan
-	if err := gob.NewDecoder(os.NewFile(planFD, "plan")).Decode(&p); err != nil {
+	if err := gob.NewDecoder(os.NewFile(uintptr(planFD), "plan")).Decode(&p); err != nil {
 		fmt.Fprintf(os.Stderr, "%s is not for calling: use run or exec (%v)\n", InitArg, err)
 		return ExitSandbox, true
 	}
@@ -107,6 +117,9 @@ func Init() (exitCode int, mine bool) {
 
 // tell sends a report. Nobody listening is no reason to do anything else.
 func tell(r report, fds ...int) {
+	if len(r.Err) > maxReason {
+		r.Err = strings.ToValidUTF8(r.Err[:maxReason], "") + "…"
+	}
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return
@@ -162,36 +175,60 @@ func (p *plan) become() (exitCode int, err error) {
 }
 
 // closeDoors closes descriptors on exec: all but the first three, or those of directories, by way of which the host's mounts
-// could be reached as they were.
+// could be reached as they were. A directory among the first three gives way to /dev/null: programs count on them.
 func (p *plan) closeDoors() error {
+	for fd := range firstFD {
+		if !isDir(fd) {
+			continue
+		}
+		null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Dup3(null, fd, 0)
+			unix.Close(null)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if p.PID1 {
-		return unix.CloseRange(planFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+		return unix.CloseRange(firstFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	}
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		fd, err := strconv.Atoi(e.Name())
-		var st unix.Stat_t
-		if err == nil && unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && isDir(fd) {
 			unix.CloseOnExec(fd)
 		}
 	}
 	return nil
 }
 
+func isDir(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
+}
+
 func notExecutable(name string, err error) error {
-	f := &failure{stageCommand, ExitNotExecutable, fmt.Errorf("cannot execute %s: %w", name, err)}
+	f := &failure{stageCommand, ExitNotExecutable, fmt.Errorf("cannot execute %s: %w", named(name), err)}
 	if errors.Is(err, syscall.ENOENT) { // also its interpreter
 		f.exitCode = ExitNotFound
 	}
 	return f
 }
 
+// named is a program's name for people: quoted where it could be taken for something else.
+func named(name string) string {
+	if name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(name)
+	}
+	return name
+}
+
 // lookPath finds a program as a shell would: name as it is where it has a slash, else along PATH.
 func lookPath(name string, env []string) (string, error) {
-	notFound := &failure{stageCommand, ExitNotFound, fmt.Errorf("%s: command not found", name)}
+	notFound := &failure{stageCommand, ExitNotFound, fmt.Errorf("%s: command not found", named(name))}
 	if name == "" {
 		return "", notFound
 	}
@@ -233,11 +270,11 @@ func getenv(env []string, name string) string {
 	return ""
 }
 
-// self is a command that starts our own binary to carry out a plan.
-func self() *exec.Cmd {
+// self is a command that starts our own binary for something that the arguments say.
+func self(args ...string) *exec.Cmd {
 	return &exec.Cmd{
 		Path: "/proc/self/exe",
-		Args: []string{os.Args[0], InitArg},
+		Args: append([]string{os.Args[0]}, args...),
 		// It lives for some milliseconds: it need not collect garbage, and the environment of the command is none of its own.
 		Env:         []string{"GOGC=off"},
 		Dir:         "/",

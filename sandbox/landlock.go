@@ -2,8 +2,10 @@ package sandbox
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"strconv"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
@@ -53,8 +55,18 @@ func (r *ruleset) enforce() error {
 		config.Scoped = ll.ScopeAbstractUnixSocket | ll.ScopeSignal
 	}
 	var rules []landlock.Rule
-	// What was opened for us may be opened again by its name, as "echo >/dev/stderr" does.
-	for _, path := range append(r.Write, "/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2") {
+	for _, path := range append(r.Write, openedToWrite()...) {
+		if !within(path, "/dev") && !within(path, "/proc") {
+			fd, err := openPlain(path)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("allow writing to %s: %w", path, err)
+			}
+			defer unix.Close(fd)
+			path = "/proc/self/fd/" + strconv.Itoa(fd)
+		}
 		fi, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 			continue
@@ -77,4 +89,16 @@ func (r *ruleset) enforce() error {
 	}
 	defer unix.Close(fd)
 	return ll.LandlockRestrictSelf(fd, flags)
+}
+
+// openedToWrite are the names of those of the first three descriptors that were opened for writing, which may be done again by their
+// names, as "echo >/dev/stderr" does. What was opened for reading only is not to become writable by that.
+func openedToWrite() (names []string) {
+	for fd := range uintptr(firstFD) {
+		flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
+		if err == nil && flags&unix.O_PATH == 0 && flags&unix.O_ACCMODE != unix.O_RDONLY {
+			names = append(names, "/proc/self/fd/"+strconv.Itoa(int(fd)))
+		}
+	}
+	return names
 }

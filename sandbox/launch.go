@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -18,7 +19,7 @@ type launcher struct {
 	plan    *plan
 	spaces  uintptr // the CLONE_NEW… flags
 	cgroup  *cgroup // nil for none
-	watch   func(listener int) (stop func() []Refusal)
+	watch   func(listener int) (stop func() []Refusal, stand func(bool))
 	prepare func(*exec.Cmd)
 }
 
@@ -34,10 +35,11 @@ func (l *launcher) launch(s *Spec) (*running, error) {
 		planR.Close()
 		return nil, err
 	}
-	theirs := os.NewFile(uintptr(pair[1]), "link")
 	link := newLink(pair[0])
-
-	cmd := self()
+	planAt, linkAt := inheritable(int(planR.Fd())), inheritable(pair[1])
+	planR.Close()
+	unix.Close(pair[1])
+	cmd := self(InitArg, strconv.Itoa(planAt), strconv.Itoa(linkAt))
 	// A nil *os.File must not become an interface that is not nil.
 	if s.Stdin != nil {
 		cmd.Stdin = s.Stdin
@@ -48,7 +50,6 @@ func (l *launcher) launch(s *Spec) (*running, error) {
 	if s.Stderr != nil {
 		cmd.Stderr = s.Stderr
 	}
-	cmd.ExtraFiles = []*os.File{planFD - 3: planR, linkFD - 3: theirs}
 	cmd.SysProcAttr.Cloneflags = l.spaces
 	if l.spaces&unix.CLONE_NEWUSER != 0 {
 		mapIDs(cmd.SysProcAttr)
@@ -57,8 +58,8 @@ func (l *launcher) launch(s *Spec) (*running, error) {
 		l.prepare(cmd)
 	}
 	err = cmd.Start()
-	planR.Close()
-	theirs.Close()
+	unix.Close(planAt)
+	unix.Close(linkAt)
 	if err != nil {
 		link.close()
 		f := &failure{stageBox, ExitSandbox, fmt.Errorf("start a process: %w", err)}
@@ -80,6 +81,17 @@ func (l *launcher) launch(s *Spec) (*running, error) {
 		return nil, &failure{stageBox, ExitSandbox, err}
 	}
 	return l.await(cmd, link)
+}
+
+// inheritable is a copy of a descriptor that the next child gets, with a number that programs seldom use. -1, where there can be no more
+// descriptors, is none to the child. Nothing else starts children meanwhile, see Run.
+func inheritable(fd int) int {
+	for _, least := range []int{200, 20} { // there may be few
+		if copied, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD, least); err == nil {
+			return copied
+		}
+	}
+	return -1
 }
 
 // await reads reports until the command runs.
@@ -104,7 +116,8 @@ func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
 		}
 	}
 	if link.listener >= 0 && l.watch != nil {
-		stop := l.watch(link.listener)
+		stop, stand := l.watch(link.listener)
+		run.stand = stand
 		run.stop = func() []Refusal {
 			defer l.cgroup.remove()
 			return stop()

@@ -62,10 +62,9 @@ func (l *layout) twice(at string, fn func(at string)) {
 	}
 }
 
-// writable has a path stay writable.
-func (l *layout) writable(path string) {
-	at, from := l.resolve(path)
-	l.view.set(point{At: at, What: bind, From: from})
+// writable has a path without symlinks stay writable. One that comes to lie in the way is not followed, see clone.
+func (l *layout) writable(at string) {
+	l.view.set(point{At: at, What: bind, From: l.onHost(at)})
 	l.write = append(l.write, at)
 }
 
@@ -109,8 +108,9 @@ func exists(path string) bool {
 // project shows the project at its own path. Its mountpoint stays in its place, too.
 func (l *layout) project() {
 	s := l.s
-	l.view.set(point{At: s.Mount, What: bind, From: s.Mount})
-	l.view.set(point{At: s.Project, What: bind, From: s.Mount})
+	from := follow(s.Mount)
+	l.view.set(point{At: s.Mount, What: bind, From: from})
+	l.view.set(point{At: s.Project, What: bind, From: from})
 	l.write = append(l.write, s.Project, s.Mount)
 }
 
@@ -183,8 +183,14 @@ func (l *layout) rules() error {
 
 // allow makes a path writable. One that is missing is made if it ends in a slash.
 func (l *layout) allow(path string) error {
-	abs := absolute(path, l.s)
-	_, from := l.resolve(abs)
+	if absolute(path, l.s) == "/" {
+		return &Error{ExitCode: ExitSandbox, Err: errors.New("--allow /: that is everything"), Do: "use --sandbox none to have nothing refused"}
+	}
+	at, err := l.allowed(path)
+	if err != nil {
+		return err
+	}
+	from := l.onHost(at)
 	if !exists(from) {
 		if !strings.HasSuffix(path, "/") {
 			return &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("--allow %s: there is nothing", path), Do: fmt.Sprintf("make it first, or say --allow %s/ for a directory that is made", path)}
@@ -193,7 +199,7 @@ func (l *layout) allow(path string) error {
 			return &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("--allow %s: %w", path, err)}
 		}
 	}
-	l.writable(abs)
+	l.writable(at)
 	return nil
 }
 
@@ -224,12 +230,26 @@ func absolute(path string, s *Spec) string {
 	return filepath.Clean(path)
 }
 
-// tmpTop holds the private temporary directories of this user, in that of the host, which the system cleans.
-func tmpTop() string { return filepath.Join(os.TempDir(), "rewindfs-"+strconv.Itoa(os.Geteuid())) }
+// hostTmp is the directory for temporary files on the host, which the system cleans: $TMPDIR where that is one, and does not lie in
+// the project, whose copy on the host stays as it is, or where commands may write, who would find those of other sessions there.
+func hostTmp(s *Spec) string {
+	dir := follow(os.TempDir())
+	places := append(expand(s.Rules.writable(), s.Env, true), s.Project, s.Mount)
+	for _, path := range s.Rules.Allow {
+		places = append(places, absolute(path, s))
+	}
+	inside := func(place string) bool { return within(dir, place) || within(dir, follow(place)) }
+	if !filepath.IsAbs(dir) || likeness(dir) != "dir" || slices.ContainsFunc(places, inside) {
+		return follow("/tmp")
+	}
+	return dir
+}
+
+// tmpTop holds the private temporary directories of this user, in that of the host.
+func tmpTop(host string) string { return filepath.Join(host, "rewindfs-"+strconv.Itoa(os.Geteuid())) }
 
 // tmpDir is the directory on the host that is /tmp in Local: one for each mount, so that commands of a session find what others left there.
-func tmpDir(mount string) (string, error) {
-	top := tmpTop()
+func tmpDir(top, mount string) (string, error) {
 	// Anybody can make a directory of this name first.
 	var st unix.Stat_t
 	if err := unix.Lstat(top, &st); err != nil {
@@ -242,12 +262,13 @@ func tmpDir(mount string) (string, error) {
 	return filepath.Join(top, hex.EncodeToString(sum[:8])), nil
 }
 
-// makeTmp makes the private directories for a mount that are missing.
-func makeTmp(mount string) (tmp, varTmp string, err error) {
-	if err := os.Mkdir(tmpTop(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+// makeTmp makes the private directories for a command's mount that are missing.
+func makeTmp(s *Spec) (tmp, varTmp string, err error) {
+	top := tmpTop(hostTmp(s))
+	if err := os.Mkdir(top, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", "", err
 	}
-	dir, err := tmpDir(mount)
+	dir, err := tmpDir(top, s.Mount)
 	if err != nil {
 		return "", "", err
 	}
@@ -256,6 +277,9 @@ func makeTmp(mount string) (tmp, varTmp string, err error) {
 		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", "", err
 		}
+		if likeness(d) != "dir" || follow(d) != d {
+			return "", "", fmt.Errorf("%s is not a directory: remove it", d)
+		}
 	}
 	// As /tmp is: a privileged command may run programs as other users. Nobody gets to it on the host.
 	return tmp, varTmp, errors.Join(os.Chmod(tmp, os.ModeSticky|0o777), os.Chmod(varTmp, os.ModeSticky|0o777))
@@ -263,12 +287,18 @@ func makeTmp(mount string) (tmp, varTmp string, err error) {
 
 // RemoveTemp removes the private temporary directory of commands that ran in a mount.
 func RemoveTemp(mount string) error {
-	if !exists(tmpTop()) {
-		return nil
+	for _, host := range []string{os.TempDir(), "/tmp"} {
+		top := tmpTop(host)
+		if !exists(top) {
+			continue
+		}
+		dir, err := tmpDir(top, mount)
+		if err == nil {
+			err = os.RemoveAll(dir)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	dir, err := tmpDir(mount)
-	if err != nil {
-		return err
-	}
-	return os.RemoveAll(dir)
+	return nil
 }

@@ -13,8 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxReport bounds a report, in bytes.
-const maxReport = 16 << 10
+// maxReport bounds a report, in bytes, and maxReason the Err in it: JSON may need six bytes for one.
+const (
+	maxReport = 16 << 10
+	maxReason = 2000
+)
 
 // link is our end of the socket to a process that carries out a plan.
 type link struct {

@@ -53,7 +53,7 @@ var temporary = []string{"TMPDIR", "TMP", "TEMP"}
 // localApart starts a command in mounts of its own. env is the environment before it was scrubbed.
 func (m machine) localApart(s *Spec, env []string, prepare func(*exec.Cmd)) (*running, error) {
 	l := &layout{s: s, view: view{ReadOnly: true}}
-	tmp, varTmp, err := makeTmp(s.Mount)
+	tmp, varTmp, err := makeTmp(s)
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary directory: %w", err)
 	}
@@ -75,8 +75,8 @@ func (m machine) localApart(s *Spec, env []string, prepare func(*exec.Cmd)) (*ru
 	if os.Geteuid() != 0 { // files there are each process's own; root's are also the system's switches
 		l.writable("/proc")
 	}
-	makeCache(s.Env)
-	for _, path := range expand(s.Rules.writable(), s.Env, true) {
+	makeCaches(s)
+	for _, path := range l.open(expand(s.Rules.writable(), s.Env, true)) {
 		l.writable(path)
 	}
 	l.project()
@@ -98,13 +98,6 @@ func (m machine) localApart(s *Spec, env []string, prepare func(*exec.Cmd)) (*ru
 	return m.launch(s, l, p, spaces, prepare)
 }
 
-// makeCache makes the directory for caches: most tools make one in it, and would otherwise work without.
-func makeCache(env []string) {
-	if home := getenv(env, "HOME"); home != "" && home != "/" {
-		os.Mkdir(home+"/.cache", 0o700)
-	}
-}
-
 // localBare starts a command without namespaces, for the reason that why gives: with Landlock alone.
 func (m machine) localBare(s *Spec, why error, prepare func(*exec.Cmd)) (*running, error) {
 	for flag, said := range map[string]bool{"--deny": len(s.Rules.Deny) > 0, "--network none": s.Rules.Network == "none"} {
@@ -117,15 +110,15 @@ func (m machine) localBare(s *Spec, why error, prepare func(*exec.Cmd)) (*runnin
 	bare.Project = s.Mount
 	bare.Dir = inMount(s)
 	l := &layout{s: &bare}
-	tmp, _, err := makeTmp(s.Mount)
+	tmp, _, err := makeTmp(s)
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary directory: %w", err)
 	}
 	for _, name := range temporary {
 		bare.Env = setEnv(bare.Env, name+"="+tmp)
 	}
-	makeCache(bare.Env)
-	l.write = append(expand(bare.Rules.writable(), bare.Env, true), s.Mount, tmp)
+	makeCaches(&bare)
+	l.write = append(l.open(expand(bare.Rules.writable(), bare.Env, true)), s.Mount, tmp)
 	l.write = append(l.write, expand(devicesOf, nil, true)...)
 	if os.Geteuid() != 0 {
 		l.write = append(l.write, "/proc")
@@ -174,7 +167,9 @@ func (l *layout) launch(s *Spec, p *plan, spaces uintptr, prepare func(*exec.Cmd
 	group := newCgroup(&s.Rules.Limits)
 	limits, notes := s.Rules.Limits.rlimits(group, os.Geteuid() == 0, spaces&unix.CLONE_NEWUSER != 0)
 	p.Bars.Limits = limits
-	start := &launcher{plan: p, spaces: spaces, cgroup: group, prepare: prepare, watch: l.watch}
+	start := &launcher{plan: p, spaces: spaces, cgroup: group, prepare: prepare, watch: func(listener int) (func() []Refusal, func(bool)) {
+		return l.watch(listener, !p.PID1)
+	}}
 	run, err := start.launch(s)
 	if err != nil {
 		group.remove()

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -222,6 +224,99 @@ func TestWhatIsLeftRunningGoesOn(t *testing.T) {
 	})
 }
 
+// killedEnv has this binary run a command in a box and wait until it is killed.
+const killedEnv = "REWINDFS_TEST_SANDBOX_KILLED"
+
+// The same when we are killed: the command goes on as it would have without us.
+func TestCommandGoesOnWhenWeAreKilled(t *testing.T) {
+	if top := os.Getenv(killedEnv); top != "" {
+		s := &setup{top, filepath.Join(top, "proj"), filepath.Join(top, "proj.rewind")}
+		run(t, local{}, s.spec(Local, `echo on >begun; read x <fifo; echo later >late; echo done >fifo`))
+		return
+	}
+	asBoth(t, func(t *testing.T) {
+		s := newSetup(t)
+		fifo, begun := filepath.Join(s.mount, "fifo"), filepath.Join(s.mount, "begun")
+		for _, path := range []string{fifo, begun} {
+			if err := unix.Mkfifo(path, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command("/proc/self/exe", "-test.run", "^TestCommandGoesOnWhenWeAreKilled$")
+		cmd.Env = append(os.Environ(), killedEnv+"="+s.top)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, begun); got != "on\n" {
+			t.Errorf("the command says %q", got)
+		}
+		for !hasRelay(cmd.Process.Pid) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		cmd.Process.Kill()
+		cmd.Wait()
+		if err := os.WriteFile(fifo, []byte("go\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, fifo); got != "done\n" {
+			t.Errorf("what was left says %q", got)
+		}
+		if read(t, filepath.Join(s.mount, "late")) != "later\n" {
+			t.Error("it could not write")
+		}
+	})
+}
+
+// While we are stopped, what the command has in the background goes on.
+func TestWritesGoOnWhileWeAreStopped(t *testing.T) {
+	asBoth(t, func(t *testing.T) {
+		s := newSetup(t)
+		fifo := filepath.Join(s.mount, "fifo")
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pr, pw, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pr.Close()
+		spec := s.spec(Local, `while read x <fifo; do echo $x >seen; echo done >fifo; [ $x = end ] && break; done`)
+		spec.Stdout, spec.Stderr = pw, pw
+		r, err := local{}.start(spec, func(*exec.Cmd) {})
+		pw.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, word := range []string{"one", "two", "three", "end"} {
+			r.stand(i%2 == 0)
+			if err := os.WriteFile(fifo, []byte(word+"\n"), 0); err != nil {
+				t.Fatal(err)
+			}
+			if got := read(t, fifo); got != "done\n" || read(t, filepath.Join(s.mount, "seen")) != word+"\n" {
+				t.Errorf("%s: the command says %q", word, got)
+			}
+		}
+		if err := r.cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+		r.stop()
+	})
+}
+
+// hasRelay reports whether a process has started one that answers after it.
+func hasRelay(pid int) bool {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		children, _ := os.ReadFile(task)
+		for child := range strings.FieldsSeq(string(children)) {
+			if args, _ := os.ReadFile("/proc/" + child + "/cmdline"); strings.Contains(string(args), RelayArg) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func TestSocketsOfTheUser(t *testing.T) {
 	asBoth(t, func(t *testing.T) {
 		s := newSetup(t)
@@ -255,6 +350,33 @@ func TestSocketsOfTheUser(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The doors in the directory of a user's session are closed also when nothing says that they are there.
+func TestSocketsWithoutTheVariable(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a directory in /run/user")
+	}
+	if os.Mkdir("/run/user", 0o755) == nil {
+		t.Cleanup(func() { os.Remove("/run/user") })
+	}
+	user, err := os.MkdirTemp("/run/user", "rewindfs-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(user) })
+	for _, name := range []string{"bus", "free"} {
+		l, err := net.Listen("unix", filepath.Join(user, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	s := newSetup(t)
+	if r := run(t, local{}, s.spec(Local, `for s in bus free; do [ -S `+user+`/$s ] && echo $s; done`)); r.out != "free" {
+		t.Errorf("sees %q", r.out)
+	}
 }
 
 func TestStoresAreOutOfSight(t *testing.T) {

@@ -146,9 +146,15 @@ func (v *view) hold() ([]int, error) {
 	return held, nil
 }
 
-// clone is a mount of what is at path and of all that is mounted below it, which is nowhere yet.
+// clone is a mount of what is at path and of all that is mounted below it, which is nowhere yet. The path was looked at before: a symlink on
+// the way has come there since, from a command that still runs, and is an error.
 func clone(path string, readOnly bool) (int, error) {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	at, err := openPlain(path)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(at)
+	fd, err := unix.OpenTree(at, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil || !readOnly {
 		return fd, err
 	}
@@ -158,6 +164,11 @@ func clone(path string, readOnly bool) (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// openPlain is a handle of what is at a path on which there is no symlink.
+func openPlain(path string) (int, error) {
+	return unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 }
 
 // put makes one point.

@@ -15,7 +15,7 @@ type none struct{}
 func (none) start(s *Spec, prepare func(*exec.Cmd)) (*running, error) {
 	l := launcher{prepare: prepare, plan: &plan{Argv: s.Argv, Env: s.Env, Dir: s.Dir}}
 	if s.Project != s.Mount {
-		l.plan.View = &view{Points: []point{{At: s.Project, What: bind, From: s.Mount}}}
+		l.plan.View = &view{Points: []point{{At: s.Project, What: bind, From: follow(s.Mount)}}}
 		l.spaces = unix.CLONE_NEWNS
 		if os.Geteuid() != 0 {
 			l.spaces |= unix.CLONE_NEWUSER

@@ -60,7 +60,7 @@ func (m machine) nsStart(s *Spec, env []string, l *layout, prepare func(*exec.Cm
 	if network {
 		for _, path := range resolvers {
 			if exists(path) {
-				l.view.set(point{At: path, What: bind, From: path, ReadOnly: true})
+				l.view.set(point{At: path, What: bind, From: follow(path), ReadOnly: true})
 			}
 		}
 	}
@@ -74,7 +74,11 @@ func (m machine) nsStart(s *Spec, env []string, l *layout, prepare func(*exec.Cm
 		l.hide(path)
 	}
 	for _, path := range s.Rules.Hide {
-		l.hide(absolute(path, s))
+		abs := absolute(path, s)
+		if abs == "/" {
+			return nil, &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("--hide %s: that is everything", path), Do: "name what is not to be seen, or use --sandbox docker"}
+		}
+		l.hide(abs)
 	}
 	if err := l.rules(); err != nil {
 		return nil, err

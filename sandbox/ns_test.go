@@ -71,7 +71,7 @@ func TestNSPassesSignalsAndStops(t *testing.T) {
 	if _, err := syscall.Wait4(pid, &ws, syscall.WUNTRACED, nil); err != nil || !ws.Stopped() {
 		t.Fatalf("%v, %#x: the first process does not stop with the command", err, ws)
 	}
-	syscall.Kill(pid, syscall.SIGCONT)
+	r.signal(syscall.SIGCONT)
 	expect("on")
 	r.signal(syscall.SIGUSR1)
 	expect("got")

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -22,8 +23,8 @@ type refusals struct {
 	seen     map[string]int // index into found, by path
 }
 
-// watch begins to listen. stop is for running.stop.
-func (l *layout) watch(listener int) (stop func() []Refusal) {
+// watch begins to listen. stop is for running.stop, stand for running.stand. goesOn is set where processes of the command may outlive us.
+func (l *layout) watch(listener int, goesOn bool) (stop func() []Refusal, stand func(bool)) {
 	r := &refusals{listener: listener, table: &callTables[0], write: l.write, seen: make(map[string]int)}
 	if l.view.ReadOnly {
 		r.view = &l.view
@@ -38,15 +39,17 @@ func (l *layout) watch(listener int) (stop func() []Refusal) {
 		defer close(done)
 		serve(listener, wake[0], r.look)
 	}()
+	heir := &heir{listener: listener}
+	if goesOn {
+		heir.timer = time.AfterFunc(heirAfter, heir.start)
+	}
 	return func() []Refusal {
 		unix.Close(wake[1])
 		<-done
 		unix.Close(wake[0])
-		if abandoned(listener) || relay(listener) != nil {
-			unix.Close(listener)
-		}
+		heir.leave()
 		return r.found
-	}
+	}, heir.stand
 }
 
 // look notes a call if it is going to be refused.

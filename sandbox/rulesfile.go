@@ -99,8 +99,13 @@ func parseRules(text string, env []string) (Rules, error) {
 			return Rules{}, fmt.Errorf("%q: begin paths with /, ~/ or a variable", path)
 		}
 	}
+	for _, v := range f.Env {
+		if v == "" || v[0] == '=' || strings.ContainsRune(v, 0) {
+			return Rules{}, fmt.Errorf("env %q: write it as NAME or NAME=VALUE", v)
+		}
+	}
 	return Rules{
-		Allow: expand(f.Allow, env, true), Deny: expand(f.Deny, env, true), Hide: expand(f.Hide, env, false),
+		Allow: expandAll(f.Allow, env, true), Deny: expandAll(f.Deny, env, true), Hide: expandAll(f.Hide, env, false),
 		Env: f.Env, Writable: f.Writable, Secrets: f.Secrets,
 		Docker: DockerRules{CLI: f.Docker.CLI, Image: f.Docker.Image, Workspace: f.Docker.Workspace},
 	}, nil

@@ -65,6 +65,9 @@ func (s Spec) run(ctx context.Context, b backend) (Outcome, error) {
 	if s.Grace == 0 {
 		s.Grace = DefaultGrace
 	}
+	if fi, err := os.Stat(s.Project); s.Project != s.Mount && (err != nil || !fi.IsDir()) {
+		return Outcome{}, &Error{ExitCode: ExitSandbox, Err: fmt.Errorf("the project's directory %s is not there any more", s.Project), Do: "put it back, or run the command in the mount: cd " + s.Mount}
+	}
 	done, err := proctree.Adopt()
 	if err != nil {
 		return Outcome{}, &Error{ExitCode: ExitSandbox, Err: err}
@@ -191,7 +194,7 @@ func (w *watcher) wait(ctx context.Context, s *Spec, out *Outcome) error {
 
 // suspend stops this process, because the command was stopped.
 func (w *watcher) suspend() {
-	if !w.term.suspend(w.cmd.cmd.Process.Pid) {
+	if !w.term.suspend(w.cmd.cmd.Process.Pid, w.cmd.stand) {
 		return
 	}
 	// What stopped the command may have been sent to us as well, and is not to stop it again.

@@ -140,15 +140,21 @@ func TestTimeoutEndsTheWholeTree(t *testing.T) {
 	}
 }
 
+// What a command starts to clean up is not ended with it.
 func TestGraceIsForCleaningUp(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "cleaned")
-	s := shell(`trap 'touch "$F"; exit 9' TERM; while :; do sleep 0.02; done`)
-	s.Env = []string{"F=" + file, "PATH=" + os.Getenv("PATH")}
-	s.Timeout, s.Grace = 300*time.Millisecond, time.Minute
-	if out := runs(t, s); out.ExitCode != ExitTimedOut || out.Signal != "" {
-		t.Errorf("%+v", out)
+	dir := t.TempDir()
+	s := shell(`trap 'for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sh -c "sleep 0.01" || exit 8; done; touch "$F"; exit 9' TERM; echo $$ >"$P"; while :; do sleep 0.02; done`)
+	s.Env = []string{"F=" + filepath.Join(dir, "cleaned"), "P=" + filepath.Join(dir, "pid"), "PATH=" + os.Getenv("PATH")}
+	s.Grace = time.Minute
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		started(t, filepath.Join(dir, "pid")) // before that it knows nothing of cleaning up
+		cancel()
+	}()
+	if out, err := s.run(ctx, plain{}); !errors.Is(err, context.Canceled) || out.ExitCode != 9 || out.Signal != "" {
+		t.Errorf("%+v, %v", out, err)
 	}
-	if _, err := os.Stat(file); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "cleaned")); err != nil {
 		t.Error(err)
 	}
 }

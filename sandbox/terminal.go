@@ -51,10 +51,14 @@ func (t *terminal) ours() bool {
 // suspend stops this process because the command was stopped, by a key or by itself, as editors do, so that whoever
 // started us sees a stopped job. It returns when we go on: then it says true. Only the command decides what the key means, so we
 // do not stop by ourselves.
-func (t *terminal) suspend(pid int) bool {
+func (t *terminal) suspend(pid int, stand func(bool)) bool {
 	// Without a terminal there is no shell that would let us go on.
 	if t.fd < 0 || !proctree.Stopped(pid) {
 		return false
+	}
+	if stand != nil {
+		stand(true)
+		defer stand(false)
 	}
 	// To this thread, or it might run on for a while.
 	runtime.LockOSThread()

@@ -256,15 +256,15 @@ func (a *app) clientOf(l *session.Listed) *control.Client {
 func remount(l *session.Listed) string {
 	whole := l.Session()
 	l = &whole
-	cmd := "rewindfs mount " + show(l.Base)
+	cmd := "rewindfs mount " + quoteArg(show(l.Base))
 	switch {
 	case l.Over:
 		cmd += " --over"
 	case l.Mountpoint != l.Base+".rewind":
-		cmd += " " + show(l.Mountpoint)
+		cmd += " " + quoteArg(show(l.Mountpoint))
 	}
 	if root, err := session.StateRoot(); err != nil || session.DefaultStore(root, l.Base) != l.Store {
-		cmd += " --store " + show(l.Store)
+		cmd += " --store " + quoteArg(show(l.Store))
 	}
 	return cmd
 }

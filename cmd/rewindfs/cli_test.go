@@ -564,6 +564,16 @@ func TestShow(t *testing.T) {
 			t.Errorf("show(%q) = %s, want %s", in, got, want)
 		}
 	}
+	for in, want := range map[string]string{"a é\tb\nc": "a é\tb\nc", "\x1b]0;x\a\xff\ufffd\u202e": `\x1b]0;x\a\xff` + "\ufffd" + `\u202e`} {
+		if got := harmless(in); got != want {
+			t.Errorf("harmless(%q) = %s, want %s", in, got, want)
+		}
+	}
+	for in, want := range map[string]string{"a-b/c.d@x": "a-b/c.d@x", "a b": "'a b'", "@{2}": "'@{2}'", "$(id)": "'$(id)'", "`x`'y": `'` + "`x`" + `'\''y'`, "": "''", "-x": "'-x'", "~": "'~'", "é~1": "é~1"} {
+		if got := quoteArg(in); got != want {
+			t.Errorf("quoteArg(%q) = %s, want %s", in, got, want)
+		}
+	}
 	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 5 << 40: "5.0 TiB", 1 << 62: "4096.0 PiB"} {
 		if got := size(n); got != want {
 			t.Errorf("size(%d) = %s, want %s", n, got, want)

@@ -254,5 +254,5 @@ func printImported(w io.Writer, im *control.Imported) {
 	if im.Conversation.State == "present" {
 		fmt.Fprintf(w, "conversation: %s\n", describeConversation(im.Conversation))
 	}
-	fmt.Fprintf(w, "Next:  cd %s\nDelete it with: rewindfs branch delete %s\n", show(im.Mountpoint), quoteArg(show(im.Branch)))
+	fmt.Fprintf(w, "Next:  cd %s\nDelete it with: rewindfs branch delete %s\n", quoteArg(show(im.Mountpoint)), quoteArg(show(im.Branch)))
 }

@@ -68,7 +68,7 @@ func (a *app) runFork(ctx context.Context, r control.ForkRequest, args []string)
 		if f.Notice != "" {
 			fmt.Fprintf(w, "The model is told: %s\n", show(f.Notice))
 		}
-		fmt.Fprintf(w, "Next:  cd %s\nDelete it with: rewindfs branch delete %s\n", show(f.Mountpoint), quoteArg(show(f.Branch)))
+		fmt.Fprintf(w, "Next:  cd %s\nDelete it with: rewindfs branch delete %s\n", quoteArg(show(f.Mountpoint)), quoteArg(show(f.Branch)))
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -192,10 +193,13 @@ func checkpointName(c *control.Checkpoint) string {
 	return c.ID
 }
 
-// quoteArg makes s one word for a shell. Labels hold no quotes.
+// plainArg is what a shell takes as it stands.
+var plainArg = regexp.MustCompile(`^[\pL\pN_./,:+@%][\pL\pN_./,:+@%=^~-]*$`)
+
+// quoteArg makes an argument of s for a shell: names are what somebody else has chosen, and a command that we propose must not run them.
 func quoteArg(s string) string {
-	if strings.ContainsAny(s, " {}") {
-		return "'" + s + "'"
+	if plainArg.MatchString(s) {
+		return s
 	}
-	return s
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

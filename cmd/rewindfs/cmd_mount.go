@@ -284,7 +284,7 @@ func (a *app) report(ctx context.Context, so session.Options) error {
 		if so.Over {
 			fmt.Fprintf(w, "Shells that were in it already must cd there again.\n")
 		}
-		fmt.Fprintf(w, "Next:  cd %s\n       rewindfs checkpoint NAME   (and later: rewindfs rollback NAME)\n", show(st.Mountpoint))
+		fmt.Fprintf(w, "Next:  cd %s\n       rewindfs checkpoint NAME   (and later: rewindfs rollback NAME)\n", quoteArg(show(st.Mountpoint)))
 	})
 }
 

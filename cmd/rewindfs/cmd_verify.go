@@ -28,7 +28,8 @@ func (a *app) newVerify() *cobra.Command {
 		Short: "Run a verifier in the mount, and go back when it says fail",
 		Long: `Run the command C in the mount, here and with this environment, and do what follows from its verdict. Its standard output must be
 one JSON object {"status": "pass"|"fail"|"unknown", "summary": "...", "errors": [...]}; the exit code says nothing. Without --cmd the
-verifiers of policy auto-rollback run, one after the other.
+verifiers of policy auto-rollback run, one after the other. They run with all your rights, and so does what they run of the project: hold
+one to a sandbox with --cmd 'rewindfs exec -- CHECK'.
 
   pass      exit 0
   fail      exit 7; with --to, files and conversation are back at REF

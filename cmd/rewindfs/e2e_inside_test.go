@@ -44,7 +44,7 @@ for forbidden in commit "gc" "unmount" "fork inside --branch b" "policy auto-rol
 done
 find $1 | sort; cat $1/*/ledger/* && echo READABLE; true`
 	o := w.finish([]string{"run", "--sandbox", kind, "--", "sh", "-c", script, "sh", filepath.Dir(w.store())}, in(w.base))
-	o.want(t, 0, "Session      proj (live", "Call c1 of write may start", "'inside'", "Back at 'inside'", "base a\n", "1 step back", "base b\n")
+	o.want(t, 0, "Session      proj (live", "Call c1 of write may start", "'inside'", "Back at 'inside'", "or run the command itself", "base a\n", "1 step back", "base b\n")
 	for _, bad := range []string{"ALLOWED", "READABLE", "packs", "daemon.log"} {
 		if strings.Contains(o.out, bad) {
 			t.Errorf("%q is in %s%s", bad, o.out, o.err)

@@ -105,7 +105,24 @@ func (a *app) warn(format string, args ...any) {
 }
 
 // complain says something on stderr in any case.
-func (a *app) complain(s string) { fmt.Fprintln(a.err, s) }
+func (a *app) complain(s string) { fmt.Fprintln(a.err, harmless(s)) }
+
+// harmless is a text of several lines in which nothing else than these is an order to a terminal: what names from elsewhere have of that
+// is shown as show does.
+func harmless(s string) string {
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) && (r != utf8.RuneError || n > 1) {
+			b.WriteString(s[:n])
+		} else {
+			q := strconv.Quote(s[:n])
+			b.WriteString(q[1 : len(q)-1])
+		}
+		s = s[n:]
+	}
+	return b.String()
+}
 
 // show makes text from a file name or a process safe for a terminal: what does not
 // print, or is not UTF-8, is quoted.

@@ -85,6 +85,9 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 		Run: what, Auto: o.verb == "exec", Label: o.label, Message: clipText(o.verb+": "+strings.Join(what.Argv, " "), 200),
 		SQLite: sqlite, SkipFailedTargets: o.skip,
 	})
+	if control.CodeOf(err) == control.CodeForbidden {
+		return fmt.Errorf("%w, or run the command itself: all in here is in the sandbox already (rewindfs checkpoint keeps the state)", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -214,7 +217,8 @@ func (a *app) finishRun(res *ran) error {
 			a.note("rewindfs: refused: … and %d more", len(res.Refused)-i)
 			break
 		}
-		a.note("rewindfs: refused: write to %s (allow it with %s)", showName(r.PathName), show(r.Flag))
+		flag, path, _ := strings.Cut(r.Flag, " ")
+		a.note("rewindfs: refused: write to %s (allow it with %s %s)", showName(r.PathName), flag, quoteArg(show(path)))
 	}
 	a.noteLeft(res.Left)
 	a.noteLinks(res.Changes)

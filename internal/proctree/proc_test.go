@@ -4,8 +4,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -164,5 +166,34 @@ func TestElsewhere(t *testing.T) {
 	<-ended
 	if s, err := readStat(beside.Process.Pid); err != nil || !s.runs() {
 		t.Errorf("what stood beside has ended: %v", err)
+	}
+}
+
+// A second signal makes many programs give up what they do upon the first.
+func TestSignalOnce(t *testing.T) {
+	tree := ByMark("PROCTREE_TEST=once")
+	defer tree.Close()
+	file := filepath.Join(t.TempDir(), "got")
+	cmd := exec.Command("sh", "-c", `trap 'echo got >>"$F"' TERM; trap 'exit 7' USR1; echo ready; while :; do :; done`)
+	cmd.Env = append(os.Environ(), "F="+file, "PROCTREE_TEST=once")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Start(tree, cmd); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	tree.Signal(syscall.SIGTERM)
+	until(t, "the signal arrives", func() bool { b, _ := os.ReadFile(file); return len(b) > 0 })
+	tree.Signal(syscall.SIGUSR1)
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 7 {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != "got\n" {
+		t.Errorf("the signal came as %q, %v", got, err)
 	}
 }

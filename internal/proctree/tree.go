@@ -56,6 +56,17 @@ func StartBy(t Tree, start func(prepare func(*exec.Cmd)) (int, error)) error {
 	return err
 }
 
+// StartAside starts cmd as a child that is of no tree, also while others run and orphans are adopted. It is not reaped.
+func StartAside(cmd *exec.Cmd) error {
+	starting.Lock()
+	defer starting.Unlock()
+	err := cmd.Start()
+	if err == nil {
+		commands.Store(cmd.Process.Pid, true)
+	}
+	return err
+}
+
 // Apart runs fn, which may start children and wait for their end, in a process that adopts orphans: see Adopt.
 func Apart(fn func()) {
 	starting.Lock()

@@ -33,24 +33,29 @@ func TestTypingIntoTheTerminal(t *testing.T) {
 	}
 }
 
-// A directory that is open when rewindfs is called is no way out.
+// What is open when rewindfs is called is no way out: neither a directory, nor a file that was opened for reading, as standard input too.
 func TestDescriptorsFromOutside(t *testing.T) {
 	w := newWorld(t, 0)
 	for _, kind := range []string{"local", "ns"} {
-		dir, err := os.Open(w.outside)
-		ok(t, err)
-		defer dir.Close()
-		cmd := exec.Command(mounttest.Binary(), "exec", "--sandbox", kind, "--", "sh", "-c",
-			`for fd in /proc/self/fd/*; do echo bad >$fd/file; echo bad >$fd/new; chmod 777 $fd/file; done; true`)
-		cmd.Env, cmd.Dir = w.m.Env(), w.m.Base
-		cmd.ExtraFiles = []*os.File{dir, dir, dir, dir, dir, dir, dir}
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Errorf("%s: %v", kind, err)
-		}
-		if harm := w.harm(&mounttest.Result{}); len(harm) > 0 {
-			t.Errorf("%s: %s\n%s", kind, harm, out)
-			w.look()
+		for _, input := range []string{w.outside, filepath.Join(w.outside, "file")} {
+			dir, err := os.Open(w.outside)
+			ok(t, err)
+			defer dir.Close()
+			in, err := os.Open(input)
+			ok(t, err)
+			defer in.Close()
+			cmd := exec.Command(mounttest.Binary(), "exec", "--sandbox", kind, "--", "sh", "-c",
+				`for n in 0 3 4 5 6 7 8 9; do fd=/proc/$$/fd/$n; echo bad >$fd; echo bad >$fd/file; echo bad >$fd/new; chmod 777 $fd/file; done; true`)
+			cmd.Env, cmd.Dir = w.m.Env(), w.m.Base
+			cmd.Stdin, cmd.ExtraFiles = in, []*os.File{dir, in, dir, dir, in, dir, dir}
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%s: %v", kind, err)
+			}
+			if harm := w.harm(&mounttest.Result{}); len(harm) > 0 {
+				t.Errorf("%s, %s: %s\n%s", kind, input, harm, out)
+				w.look()
+			}
 		}
 	}
 }

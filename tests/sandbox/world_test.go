@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -61,7 +62,8 @@ type world struct {
 	hits          atomic.Int64
 	env           []string // names for scripts
 	before        map[string]*fstree.Tree
-	pid, otherPID int // of the daemons
+	caches        []string // in home, where anything may change
+	pid, otherPID int      // of the daemons
 }
 
 // newWorld makes one. Everything belongs to the user as. The project is mounted with more arguments.
@@ -114,8 +116,24 @@ func newWorld(t *testing.T, as uint32, args ...string) *world {
 	} {
 		w.env = append(w.env, name+"="+value)
 	}
+	// The first command makes the directories for caches that tools here have.
+	before := names(t, w.home)
+	if r := w.m.Run("exec", "--sandbox", "local", "--", "true"); r.Code != 0 {
+		t.Fatalf("%s", r.Stderr)
+	}
+	w.caches = slices.DeleteFunc(names(t, w.home), func(name string) bool { return name != ".cache" && slices.Contains(before, name) })
 	w.look()
 	return w
+}
+
+// names are those of a directory's entries.
+func names(t testing.TB, dir string) (all []string) {
+	entries, err := os.ReadDir(dir)
+	ok(t, err)
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return all
 }
 
 // serve has servers on the host wait for whoever reaches them.
@@ -170,11 +188,9 @@ func fill(dir string) error {
 // guarded are the directories in which nothing may change. Caches may.
 func (w *world) guarded() []string {
 	dirs := []string{w.outside, w.other.Base, filepath.Dir(mounttest.Binary())}
-	entries, err := os.ReadDir(w.home)
-	ok(w.t, err)
-	for _, e := range entries {
-		if e.Name() != ".cache" {
-			dirs = append(dirs, filepath.Join(w.home, e.Name()))
+	for _, name := range names(w.t, w.home) {
+		if !slices.Contains(w.caches, name) {
+			dirs = append(dirs, filepath.Join(w.home, name))
 		}
 	}
 	return dirs

@@ -18,6 +18,7 @@ const (
 	maxArgv       = 32 << 10 // bytes
 	maxRunChanges = 1000
 	maxRefused    = 100
+	maxRunLabel   = 60 // bytes, of the command in the operation log
 )
 
 // phaseRun is the phase of checkpoints in front of a command.
@@ -123,7 +124,7 @@ func (s *Session) noteRun(checkpoint string, r *control.Run) (uint64, error) {
 	}
 	op := journal.Op{
 		Kind: journal.OpRun, Branch: s.o.Branch, From: t.Layer, To: t.Layer, Open: uint64(s.branch.HeadLayer()),
-		Label: clip(strings.Join(secret.Mask(r.Argv[:min(len(r.Argv), maxArgs)], nil), " "), maxName), At: s.o.Now(), Targets: t.Entry.Targets,
+		Label: clip(strings.Join(secret.Mask(r.Argv[:min(len(r.Argv), maxArgs)], nil), " "), maxRunLabel), At: s.o.Now(), Targets: t.Entry.Targets,
 	}
 	if c := t.Entry.Conversation; c.State != journal.ConversationNone || len(c.Threads) > 0 {
 		op.Live = &c

@@ -64,6 +64,7 @@ type world struct {
 	before        map[string]*fstree.Tree
 	caches        []string // in home, where anything may change
 	pid, otherPID int      // of the daemons
+	program       string   // what binary says
 }
 
 // newWorld makes one. Everything belongs to the user as. The project is mounted with more arguments.
@@ -187,7 +188,7 @@ func fill(dir string) error {
 
 // guarded are the directories in which nothing may change. Caches may.
 func (w *world) guarded() []string {
-	dirs := []string{w.outside, w.other.Base, filepath.Dir(mounttest.Binary())}
+	dirs := []string{w.outside, w.other.Base}
 	for _, name := range names(w.t, w.home) {
 		if !slices.Contains(w.caches, name) {
 			dirs = append(dirs, filepath.Join(w.home, name))
@@ -196,8 +197,18 @@ func (w *world) guarded() []string {
 	return dirs
 }
 
+// binary is what stat(2) says of the program under test. What else is in its directory may be others' at work, such as the logs of all tests.
+func (w *world) binary() string {
+	var st syscall.Stat_t
+	if err := syscall.Stat(mounttest.Binary(), &st); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(st.Ino, st.Mode, st.Uid, st.Gid, st.Nlink, st.Size, st.Mtim, st.Ctim)
+}
+
 func (w *world) look() {
 	clear(w.before)
+	w.program = w.binary()
 	for _, dir := range w.guarded() {
 		w.before[dir] = mounttest.Snapshot(w.t, dir)
 	}
@@ -212,6 +223,9 @@ func (w *world) harm(r *mounttest.Result) (harm []string) {
 		} else {
 			harm = append(harm, fstree.Diff(before, after, fstree.Exact, "before", "after")...)
 		}
+	}
+	if now := w.binary(); now != w.program {
+		harm = append(harm, fmt.Sprintf("the program was %s and is %s", w.program, now))
 	}
 	if n := len(w.guarded()); n != len(w.before) {
 		harm = append(harm, fmt.Sprintf("there were %d guarded names, now %d", len(w.before), n))

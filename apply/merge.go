@@ -50,7 +50,7 @@ func hasMarkers(text []byte) bool {
 		ours = ours || string(line) == "<<<<<<< "+labelOurs
 		theirs = theirs || string(line) == ">>>>>>> "+labelTheirs
 	}
-	return ours && theirs
+	return ours || theirs
 }
 
 // builtOf and stateOf are what tells one state of a file on the host from another.

@@ -20,6 +20,7 @@ type File struct {
 	Old, New string // paths; "" where there is no file
 	Mode     bool   // it changes the mode, too
 	Binary   bool   // it has what is no lines
+	Text     bool   // it has the lines --- and +++, behind which are hunks
 	Hunks    []Hunk
 }
 
@@ -94,8 +95,10 @@ func (p *parser) header(line string) (err error) {
 	}
 	switch key {
 	case "---":
+		f.Text = true
 		f.Old, err = name("a/")
 	case "+++":
+		f.Text = true
 		f.New, err = name("b/")
 	case "new":
 		f.Mode = f.Mode || strings.HasPrefix(rest, "mode ")

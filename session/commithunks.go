@@ -11,7 +11,7 @@ import (
 	"github.com/rewindfs/rewindfs/patch"
 )
 
-// hunkEdits reads which parts of which files a commit is to bring: the paths that it is about, and the edits of those that have hunks.
+// hunkEdits reads which parts of which files a commit is to bring: the paths that it is about, and their edits.
 func hunkEdits(text []byte) (paths [][]byte, edits map[string]apply.Edit, err error) {
 	files, err := hunks.Parse(text)
 	if err != nil {
@@ -31,20 +31,31 @@ func hunkEdits(text []byte) (paths [][]byte, edits map[string]apply.Edit, err er
 			}
 			paths = append(paths, []byte(p))
 		}
-		whole := f.New == "" || f.Binary || len(f.Hunks) == 0 && (f.Old != f.New || !f.Mode)
-		if _, twice := edits[f.New]; twice {
-			return nil, nil, badRequest("the patch is about %s twice", quotePath(f.New))
+		// What is removed and made again, as another kind of object, is there twice.
+		if before, twice := edits[f.Path()]; twice && !(before.Gone && f.Old == "") {
+			return nil, nil, badRequest("the patch is about %s twice", quotePath(f.Path()))
 		}
-		if whole {
-			continue
+		if edits[f.Path()], err = hunkEdit(f); err != nil {
+			return nil, nil, err
 		}
-		e := apply.Edit{Mode: f.Mode || f.Old == "", Text: f.Apply}
-		if f.Old != f.New {
-			e.From = f.Old
-		}
-		edits[f.New] = e
 	}
 	return paths, edits, nil
+}
+
+// hunkEdit is what a patch says of one file. One whose hunks were all taken out says nothing that could be meant: neither all of it, nor an empty file.
+func hunkEdit(f *hunks.File) (e apply.Edit, err error) {
+	onlyMode := f.Mode && f.Old == f.New
+	if !f.Binary && len(f.Hunks) == 0 && !onlyMode && (f.Text || f.Old == f.New) {
+		return e, badRequest("the patch has no hunk of %s: leave some in, or take all lines about it out", quotePath(f.Path()))
+	}
+	e = apply.Edit{New: f.Old == "", Gone: f.New == "", Mode: f.Mode || f.Old == ""}
+	if f.Old != f.New && !e.New && !e.Gone {
+		e.From = f.Old
+	}
+	if !f.Binary && !(e.Gone && !f.Text) {
+		e.Text = f.Apply
+	}
+	return e, nil
 }
 
 // commitPatch makes the patch between what the host has and what a commit brings, by path.

@@ -231,6 +231,53 @@ func TestCommitHunks(t *testing.T) {
 	w.unmount()
 }
 
+// A patch that was cut or edited brings what is in it, or is refused. It never stands for more than it says.
+func TestCommitHunksSayNoMore(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"f", "g", "gone", "old", "link", "kind"} {
+		w.put(w.base, name, lines(20, nil))
+	}
+	w.sh("ln $B/link $B/link2; ln -s f $B/sym; ln -s f $B/target")
+	w.mount()
+	changed := lines(20, map[int]string{3: "ours 3\n", 18: "ours 18\n"})
+	w.edit("f", changed, false)
+	w.edit("g", changed, false)
+	w.edit("link", changed, false)
+	w.edit("new", lines(3, nil), false)
+	w.sh("cd $M && mv old moved && rm gone sym kind && echo file >sym && ln -s g kind && ln -sfn g target")
+	before := w.tree(w.base)
+	for patch, why := range map[string]string{
+		"diff --git a/f b/f\n--- a/f\n+++ b/f\n":                                                                                     `no hunk of "f"`,
+		"diff --git a/f b/f\n":                                                                                                       `no hunk of "f"`,
+		"diff --git a/new b/new\nnew file mode 100644\n--- /dev/null\n+++ b/new\n":                                                   `no hunk of "new"`,
+		"diff --git a/gone b/gone\ndeleted file mode 100644\n--- a/gone\n+++ /dev/null\n":                                            `no hunk of "gone"`,
+		"diff --git a/gone b/gone\ndeleted file mode 100644\n--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-line 1\n":                    "leave some of its lines",
+		"diff --git a/f b/f\ndeleted file mode 100644\n":                                                                             "not both",
+		"diff --git a/g b/f\nrename from g\nrename to f\n":                                                                           "there in the checkpoint",
+		"diff --git a/g b/f\n--- a/g\n+++ b/f\n@@ -3 +3 @@\n-line 3\n+ours 3\n":                                                      "there in the checkpoint",
+		"diff --git a/f b/f\nBinary files a/f and b/f differ\ndiff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -3 +3 @@\n-line 3\n+ours 3\n": "twice",
+		"diff --git a/kind b/kind\n--- a/kind\n+++ b/kind\n@@ -3 +3 @@\n-line 3\n+ours 3\n":                                          "no file in the checkpoint",
+		"diff --git a/sym b/sym\nnew file mode 100644\n--- /dev/null\n+++ b/sym\n@@ -0,0 +1 @@\n+other\n":                            "no file on the host",
+		"diff --git a/link b/link\n--- a/link\n+++ b/link\n@@ -3 +3 @@\n-line 3\n+ours 3\n":                                          "several names",
+	} {
+		out := w.finish([]string{"commit", "--hunks", "-"}, stdin(patch))
+		if out.code == 0 || !strings.Contains(out.err, why) {
+			t.Errorf("%q: exit %d, %s%s; want %q", patch, out.code, out.out, out.err, why)
+		}
+	}
+	if got := w.tree(w.base); got != before {
+		t.Fatalf("the base was\n%s\nand is\n%s", before, got)
+	}
+	// All of it, as it was printed, is all there is.
+	patch := w.rewind("commit", "--dry-run", "--patch")
+	w.finish([]string{"commit", "--hunks", "-"}, stdin(patch.out)).want(t, 0, "Wrote")
+	if got, want := w.tree(w.base), w.tree(w.mp); got != want {
+		t.Errorf("the mount is\n%s\nthe base is\n%s", want, got)
+	}
+	w.rewind("commit").want(t, 0, "Nothing to do")
+	w.unmount()
+}
+
 // What was brought of a file by hunks is what both sides have in common when the user goes on with it.
 func TestCommitHunksThenMerge(t *testing.T) {
 	w := newWorld(t)

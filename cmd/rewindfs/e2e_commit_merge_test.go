@@ -292,7 +292,9 @@ func TestCommitHunksSayNoMore(t *testing.T) {
 	if got := w.tree(w.base); got != before {
 		t.Fatalf("the base was\n%s\nand is\n%s", before, got)
 	}
-	// All of it, as it was printed, is all there is.
+	// All of it, as it was printed, is all there is, also when it is long.
+	w.edit("long", strings.Repeat(strings.Repeat("x", 99)+"\n", 9000), false)
+	w.edit("long2", strings.Repeat(strings.Repeat("y", 99)+"\n", 9000), false)
 	patch := w.rewind("commit", "--dry-run", "--patch")
 	w.finish([]string{"commit", "--hunks", "-"}, stdin(patch.out)).want(t, 0, "Wrote")
 	if got, want := w.tree(w.base), w.tree(w.mp); got != want {
@@ -311,12 +313,12 @@ func TestCommitHunksThenMerge(t *testing.T) {
 	ours := map[int]string{3: "ours 3\n", 30: "ours 30\n"}
 	w.edit("f", lines(60, ours), false)
 	w.edit("g", lines(60, ours), false)
-	w.rewind("checkpoint", "ours", "--durable").want(t, 0)
 	w.put(w.base, "g", lines(60, map[int]string{50: "theirs 50\n"}))
 	patch := "diff --git a/g b/g\n--- a/g\n+++ b/g\n@@ -3 +3 @@\n-line 3\n+ours 3\n"
 	w.finish([]string{"commit", "--on-conflict", "ours", "--hunks", "-"}, stdin(patch)).want(t, exitConflict, "a part of it cannot be brought over that")
-	w.rewind("commit", "--merge", "--", "g").want(t, 0)
-	w.has(w.base, "g", lines(60, map[int]string{3: "ours 3\n", 30: "ours 30\n", 50: "theirs 50\n"}))
+	w.has(w.base, "g", lines(60, map[int]string{50: "theirs 50\n"}))
+	w.rewind("commit", "--on-conflict", "ours", "--", "g").want(t, 0, "Wrote 1 path")
+	w.has(w.base, "g", lines(60, ours))
 
 	w.finish([]string{"commit", "-i"}, stdin("h\ny\nn\n")).want(t, 0, "Wrote 1 path")
 	theirs := lines(60, map[int]string{3: "theirs 3\n", 50: "theirs 50\n"})

@@ -74,10 +74,15 @@ func (p *planner) keepable(it *item) error {
 	return nil
 }
 
-// conflict decides about a path where the host is not what was expected.
+// conflict decides about a path where the host is not what was expected. A part of a file never goes over that: it would be made of lines of
+// the host that the layers do not have, and the next commit would take them away as something that we once brought.
 func (p *planner) conflict(it *item, reason string) {
 	switch p.r.OnConflict {
 	case Ours:
+		if it.text != nil && p.undo == nil {
+			it.verdict, it.reason = vConflict, reason+"; a part of it cannot be brought over that: commit it with --merge, or as a whole"
+			return
+		}
 		it.verdict, it.reason, it.over = vApply, reason, true
 	case Theirs:
 		it.leave(vTheirs, reason)

@@ -93,17 +93,54 @@ func (p *planner) hasMerged(path string, r *placed) (bool, error) {
 	return bytes.Equal(sum, r.sum), err
 }
 
-// marked sees to it that a merged file is not brought as long as it has conflict markers: until a commit has brought it without.
-func (p *planner) marked(it *item) error {
+// unresolved reports whether the layers have conflict markers of a merge at a path, for all that is known without a look: until a commit has brought it.
+func (p *planner) unresolved(it *item) (bool, error) {
 	built, err := p.built(it)
-	if err != nil || !built.Markers || it.rec != nil && it.rec.n >= built.MergedAt && !it.rec.putBack || it.want == nil || typeOf(it.want) != unix.S_IFREG || it.want.Size > merge3.MaxSize {
+	return built.Markers && !(it.rec != nil && it.rec.n >= built.MergedAt && !it.rec.putBack), err
+}
+
+// marked sees to it that a merged file is not brought as long as it has conflict markers.
+func (p *planner) marked(it *item) error {
+	if unresolved, err := p.unresolved(it); err != nil || !unresolved {
 		return err
+	}
+	return p.refuseMarkers(it)
+}
+
+func (p *planner) refuseMarkers(it *item) error {
+	if it.want == nil || typeOf(it.want) != unix.S_IFREG || it.want.Size > merge3.MaxSize {
+		return nil
 	}
 	text, err := p.wantText(it)
 	if err == nil && hasMarkers(text) {
 		p.conflict(it, "it still has conflict markers of a merge: resolve them in the mount")
 	}
 	return err
+}
+
+// movedMarkers is marked for files that were renamed: where one with markers is removed, all others that are brought are looked at.
+func (p *planner) movedMarkers() error {
+	if p.undo != nil || p.base == nil {
+		return nil
+	}
+	away := false
+	err := p.root.each(func(it *item) error {
+		if away || it.want != nil || it.verdict != vApply {
+			return nil
+		}
+		unresolved, err := p.unresolved(it)
+		away = unresolved
+		return err
+	})
+	if err != nil || !away {
+		return err
+	}
+	return p.root.each(func(it *item) error {
+		if it.verdict != vApply || it.over {
+			return p.ctx.Err()
+		}
+		return p.refuseMarkers(it)
+	})
 }
 
 // mergeText decides about a path that both sides changed.

@@ -94,6 +94,7 @@ func (p *planner) plan() error {
 		func() error { return p.look(p.root) },
 		p.edit,
 		func() error { return p.decide(p.root) },
+		p.movedMarkers,
 		p.links,
 	} {
 		if err := errors.Join(p.ctx.Err(), step()); err != nil {

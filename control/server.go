@@ -302,7 +302,11 @@ func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // decode reads the body of r into req and checks the generation it carries.
 func (s *Server) decode(w http.ResponseWriter, r *http.Request, req any) error {
 	if r.Method != http.MethodGet {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+		limit := int64(MaxBody)
+		if l, ok := req.(interface{ maxBody() int64 }); ok {
+			limit = l.maxBody()
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 		if err != nil {
 			var big *http.MaxBytesError
 			if errors.As(err, &big) {

@@ -23,8 +23,11 @@ const (
 	PathPprof      = "/debug/pprof/"
 )
 
-// MaxBody is the largest JSON request, in bytes.
-const MaxBody = 1 << 20
+// MaxBody is the largest JSON request, in bytes; that of a commit may have MaxCommitBody, for a patch or very many paths.
+const (
+	MaxBody       = 1 << 20
+	MaxCommitBody = 64 << 20
+)
 
 // Carried is the generation that a request was made for; nil means whichever.
 type Carried struct {

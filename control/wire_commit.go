@@ -30,6 +30,8 @@ type CommitRequest struct {
 	Patch            bool     `json:"patch,omitempty"`
 }
 
+func (*CommitRequest) maxBody() int64 { return MaxCommitBody }
+
 // CommitChange is a path of a commit. Left says why it is not brought: "conflict", "theirs", "held" (it may run by itself) or
 // "skipped"; "" when it is. Reason explains it, and a conflict that was decided. Merge is "clean" where both sides' changes
 // were brought together, and "markers" where they changed the same lines.

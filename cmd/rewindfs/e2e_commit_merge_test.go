@@ -231,6 +231,31 @@ func TestCommitHunks(t *testing.T) {
 	w.unmount()
 }
 
+// One line of the markers is enough to hold a file back, and another name does not let it through.
+func TestCommitMarkersHold(t *testing.T) {
+	w := newWorld(t)
+	w.put(w.base, "half", lines(20, nil))
+	w.put(w.base, "moved", lines(20, nil))
+	w.mount()
+	w.sh("echo more | tee -a $M/half >>$M/moved") // what a commit brought is what both sides had, however soon
+	w.rewind("commit").want(t, 0, "Wrote 2 paths")
+	w.edit("half", lines(20, map[int]string{3: "ours 3\n"}), false)
+	w.edit("moved", lines(20, map[int]string{3: "ours 3\n"}), false)
+	for _, name := range []string{"half", "moved"} {
+		w.put(w.base, name, lines(20, map[int]string{3: "theirs 3\n"}))
+	}
+	w.rewind("commit", "--merge", "--markers").want(t, exitConflict, "Resolve them in the mount")
+	before := w.tree(w.base)
+	w.sh("cd $M && sed -i '/^<<<</d' half && mv moved sub/b.txt")
+	w.rewind("commit").want(t, exitConflict, "half: it still has conflict markers", "sub/b.txt: it still has conflict markers")
+	if got := w.tree(w.base); got != before {
+		t.Errorf("the base was\n%s\nand is\n%s", before, got)
+	}
+	w.sh("cd $M && sed -i '/^[=>]/d' half && sed -i '/^[<=>]/d' sub/b.txt")
+	w.rewind("commit").want(t, 0, "Wrote")
+	w.unmount()
+}
+
 // A patch that was cut or edited brings what is in it, or is refused. It never stands for more than it says.
 func TestCommitHunksSayNoMore(t *testing.T) {
 	w := newWorld(t)
@@ -268,7 +293,9 @@ func TestCommitHunksSayNoMore(t *testing.T) {
 	if got := w.tree(w.base); got != before {
 		t.Fatalf("the base was\n%s\nand is\n%s", before, got)
 	}
-	// All of it, as it was printed, is all there is.
+	// All of it, as it was printed, is all there is, also when it is long.
+	w.edit("long", strings.Repeat(strings.Repeat("x", 99)+"\n", 9000), false)
+	w.edit("long2", strings.Repeat(strings.Repeat("y", 99)+"\n", 9000), false)
 	patch := w.rewind("commit", "--dry-run", "--patch")
 	w.finish([]string{"commit", "--hunks", "-"}, stdin(patch.out)).want(t, 0, "Wrote")
 	if got, want := w.tree(w.base), w.tree(w.mp); got != want {
@@ -282,9 +309,18 @@ func TestCommitHunksSayNoMore(t *testing.T) {
 func TestCommitHunksThenMerge(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.base, "f", lines(60, nil))
+	w.put(w.base, "g", lines(60, nil))
 	w.mount()
 	ours := map[int]string{3: "ours 3\n", 30: "ours 30\n"}
 	w.edit("f", lines(60, ours), false)
+	w.edit("g", lines(60, ours), false)
+	w.put(w.base, "g", lines(60, map[int]string{50: "theirs 50\n"}))
+	patch := "diff --git a/g b/g\n--- a/g\n+++ b/g\n@@ -3 +3 @@\n-line 3\n+ours 3\n"
+	w.finish([]string{"commit", "--on-conflict", "ours", "--hunks", "-"}, stdin(patch)).want(t, exitConflict, "a part of it cannot be brought over that")
+	w.has(w.base, "g", lines(60, map[int]string{50: "theirs 50\n"}))
+	w.rewind("commit", "--on-conflict", "ours", "--", "g").want(t, 0, "Wrote 1 path")
+	w.has(w.base, "g", lines(60, ours))
+
 	w.finish([]string{"commit", "-i"}, stdin("h\ny\nn\n")).want(t, 0, "Wrote 1 path")
 	theirs := lines(60, map[int]string{3: "theirs 3\n", 50: "theirs 50\n"})
 	w.put(w.base, "f", theirs)

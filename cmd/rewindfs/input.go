@@ -30,7 +30,7 @@ var formats = []string{
 type tooLarge struct{ name string }
 
 func (e *tooLarge) Error() string {
-	return fmt.Sprintf("%s has more than %s, the most that is read as a conversation", e.name, size(convo.MaxSize))
+	return fmt.Sprintf("%s has more than %s, the most that is read", e.name, size(convo.MaxSize))
 }
 
 // inputName is how to speak of an input.

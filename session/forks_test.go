@@ -220,9 +220,10 @@ func TestForksComeBack(t *testing.T) {
 		return r.branches(t) == "main mounted, away unmounted, gone unmounted, stays mounted"
 	})
 	for _, b := range []string{"away", "gone"} {
-		if _, err := os.Lstat(r.o.Mountpoint + "-" + b); !errors.Is(err, os.ErrNotExist) {
-			t.Fatalf("the mount point of %s stayed: %v", b, err)
-		}
+		eventually(t, "the mount point of "+b+" goes", func() bool { // after the branch has
+			_, err := os.Lstat(r.o.Mountpoint + "-" + b)
+			return errors.Is(err, os.ErrNotExist)
+		})
 	}
 	_, err = r.on("away").Status(t.Context())
 	wantCode(t, err, control.CodeUnknownBranch)

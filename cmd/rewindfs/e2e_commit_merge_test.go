@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // lines is a text of n lines, some of them changed.
@@ -23,10 +24,29 @@ func lines(n int, changed map[int]string) string {
 	return b.String()
 }
 
+// put writes a file. One of the base is settled then.
 func (w *world) put(at, p, text string) {
 	w.t.Helper()
 	if err := os.WriteFile(filepath.Join(at, p), []byte(text), 0o644); err != nil {
 		w.t.Fatal(err)
+	}
+	if at == w.base {
+		w.settled(p)
+	}
+}
+
+// settled waits until a file of the base is so old that its times would tell if it changed again: else merges do not know it.
+func (w *world) settled(p string) {
+	w.t.Helper()
+	for {
+		var st syscall.Stat_t
+		if err := syscall.Stat(filepath.Join(w.base, p), &st); err != nil {
+			w.t.Fatal(err)
+		}
+		if time.Since(time.Unix(st.Ctim.Unix())) > 30*time.Millisecond { // layers: originalGrain
+			return
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -405,6 +425,7 @@ func TestCommitMergeUnprivileged(t *testing.T) {
 	}
 	w := newWorldFor(t, &syscall.Credential{Uid: 65534, Gid: 65534})
 	w.sh("seq 30 >$B/f")
+	w.settled("f")
 	if w.finish([]string{"mount", w.base}, nil).code != 0 {
 		t.Skip("no mount can be made by an ordinary user here")
 	}

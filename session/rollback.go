@@ -280,7 +280,11 @@ func (s *Session) opOf(m move, mv layers.Moved) journal.Op {
 
 // leftConversation is what the journal says about the conversation that a movement leaves.
 func (s *Session) leftConversation() *journal.Conversation {
-	c := snapshotOf(s.memory.Live(s.o.Branch))
+	return left(snapshotOf(s.memory.Live(s.o.Branch)))
+}
+
+// left is how an operation of the journal has a conversation: nil for none.
+func left(c journal.Conversation) *journal.Conversation {
 	if c.State == journal.ConversationNone && len(c.Threads) == 0 {
 		return nil
 	}

@@ -124,10 +124,8 @@ func (s *Session) noteRun(checkpoint string, r *control.Run) (uint64, error) {
 	}
 	op := journal.Op{
 		Kind: journal.OpRun, Branch: s.o.Branch, From: t.Layer, To: t.Layer, Open: uint64(s.branch.HeadLayer()),
-		Label: clip(strings.Join(secret.Mask(r.Argv[:min(len(r.Argv), maxArgs)], nil), " "), maxRunLabel), At: s.o.Now(), Targets: t.Entry.Targets,
-	}
-	if c := t.Entry.Conversation; c.State != journal.ConversationNone || len(c.Threads) > 0 {
-		op.Live = &c
+		Label: clip(strings.Join(secret.Mask(r.Argv[:min(len(r.Argv), maxArgs)], nil), " "), maxRunLabel), At: s.o.Now(),
+		Live: left(t.Entry.Conversation), Targets: t.Entry.Targets,
 	}
 	op, err = s.noteOp(op)
 	return op.N, err

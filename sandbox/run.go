@@ -268,7 +268,7 @@ func (w *watcher) end(out *Outcome) error {
 	if status.Signaled() {
 		out.Signal = unix.SignalName(status.Signal())
 	}
-	w.term.restore(status.Signaled())
+	w.term.restore(status.Signaled(), out.Left)
 	if w.cmd.away != nil && !out.TimedOut && status.Exited() {
 		return w.cmd.away.verdict(status.ExitStatus())
 	}

@@ -1,8 +1,10 @@
 package sandbox
 
 import (
+	"errors"
 	"os/signal"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -67,9 +69,9 @@ func (t *terminal) suspend(pid int, stand func(bool)) bool {
 }
 
 // restore puts the terminal right after the command: it may have left it to a process group that is gone and, when a
-// signal ended it, in any mode.
-func (t *terminal) restore(killed bool) {
-	if t.fd < 0 || !t.front || (t.ours() && !killed) {
+// signal ended it, in any mode. left are the processes that the command left running.
+func (t *terminal) restore(killed bool, left []int) {
+	if t.fd < 0 || !t.front || (t.ours() && !killed) || t.others(left) {
 		return
 	}
 	// In the background, changing a terminal is answered with SIGTTOU.
@@ -84,4 +86,21 @@ func (t *terminal) restore(killed bool) {
 	if killed && t.modes != nil {
 		_ = unix.IoctlSetTermios(t.fd, unix.TCSETSW, t.modes)
 	}
+}
+
+// others says whether the terminal is in use by somebody who is neither of our process group nor in left: by a shell that has put us
+// into the background, or another job of it. Taken from a shell, it would be the end of the shell: to read from it is an error then.
+func (t *terminal) others(left []int) bool {
+	front, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
+	if err != nil || front == 0 { // 0: it is outside of our pid namespace
+		return true
+	}
+	if front == t.group || errors.Is(unix.Kill(-front, 0), unix.ESRCH) {
+		return false
+	}
+	running := proctree.Group(front)
+	if len(running) == 0 {
+		return errors.Is(unix.Kill(-front, 0), unix.EPERM) // another user's, which we may not even see
+	}
+	return slices.ContainsFunc(running, func(pid int) bool { return !slices.Contains(left, pid) })
 }

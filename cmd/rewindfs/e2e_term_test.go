@@ -137,14 +137,15 @@ func TestTerminal(t *testing.T) {
 
 func TestCtrlCReachesTheCommandOnce(t *testing.T) {
 	terminals(t, func(t *testing.T, c *console, rw string) {
-		// Not a shell: they may lose signals that come while they start a program.
-		c.line(rw + ` perl -e '$| = 1; $SIG{INT} = sub { $n++ }; $SIG{USR1} = sub { print "got $n\n"; exit 7 }; print "wait", "ing\n"; sleep 1 while 1'`)
+		// Not a shell: they may lose signals that come while they start a program. Perl, too, with other signals in between.
+		c.line(rw + ` perl -e '$| = 1; $SIG{INT} = sub { $n++; print "int\n" }; $SIG{USR1} = sub { print "got $n\n"; exit 7 }; print "wait", "ing\n"; sleep 1 while 1'`)
 		c.expect("waiting")
 		c.keys(ctrlC)
+		c.expect("int\r\n")
 		// A second one would have come by the time that a later signal through rewindfs has.
 		c.keys(ctrlZ)
 		c.expect("Stopped")
-		c.line("kill -USR1 %1; fg; echo =$?=")
+		c.line("kill -USR1 $(jobs -p); fg; echo =$?=") // to rewindfs alone: to %1, it is the command's twice
 		c.expect("got 1\r\n")
 		c.expect("=7=")
 		c.line(rw + ` sh -c 'echo wait""ing; exec sleep 1000'; echo =$?=`)
@@ -204,6 +205,23 @@ func TestJobControl(t *testing.T) {
 		c.expect("out")
 		c.line("paged")
 		c.expect("<paged>")
+	})
+}
+
+// A command that ends in the background leaves the terminal to the shell. A shell that lost it would end, for reading from a terminal
+// that is another's fails.
+func TestEndInTheBackground(t *testing.T) {
+	terminals(t, func(t *testing.T, c *console, rw string) {
+		const over = `while [ -n "$(jobs)" ]; do sleep 0.01; done`
+		for _, end := range []string{"bg", "kill %1", "kill -CONT %1", "kill -CONT $(jobs -p)"} {
+			c.line(rw + ` sh -c 'kill -TSTP $$; echo back'`)
+			c.expect("Stopped")
+			c.line(end)
+			c.line(over)
+			c.line("read a; echo \"<$a>\"")
+			c.line(end)
+			c.expect("<" + regexp.QuoteMeta(end) + ">")
+		}
 	})
 }
 

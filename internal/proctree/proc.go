@@ -102,6 +102,17 @@ func Stopped(pid int) bool {
 	return err == nil && s.state == 'T'
 }
 
+// Group lists the processes of a process group that run.
+func Group(group int) []int {
+	var in []int
+	for _, pid := range allPIDs() {
+		if s, err := readStat(pid); err == nil && s.group == group && s.runs() {
+			in = append(in, pid)
+		}
+	}
+	return in
+}
+
 // kernelThread is PF_KTHREAD of the kernel's task flags.
 const kernelThread = 0x00200000
 

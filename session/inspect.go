@@ -16,7 +16,7 @@ import (
 )
 
 // Status describes the session.
-func (s *Session) Status(context.Context, *control.None) (*control.Status, error) {
+func (s *Session) Status(ctx context.Context, _ *control.None) (*control.Status, error) {
 	st := &control.Status{
 		Session: s.o.Name, Branch: s.o.Branch, Base: s.o.Base, Mountpoint: s.o.Mountpoint,
 		Store: s.o.Store, PID: s.record.PID, Generation: s.record.Generation, State: StateLive,
@@ -55,6 +55,9 @@ func (s *Session) Status(context.Context, *control.None) (*control.Status, error
 		s.log.Warn("targets cannot be copied", "error", err) // a checkpoint says so
 	} else {
 		st.Targets = wireTargets(all, "")
+	}
+	if st.LeadOut, st.LeadOutCut, err = s.linksOut(ctx); err != nil {
+		s.log.Warn("symlinks that lead out of the project cannot be told", "error", err) // a diff says so
 	}
 	slices.SortFunc(st.Drift, func(a, b control.Drift) int { return strings.Compare(a.Path, b.Path) })
 	return st, nil

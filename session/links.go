@@ -2,9 +2,11 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,6 +43,35 @@ func (s *Session) eachChange(ctx context.Context, from, to layers.Layer, keep fu
 		}
 		return fn(out)
 	})
+}
+
+// Bounds of what status says of symlinks: a store may hold a million changes, and status is to answer at once.
+const (
+	maxLinksOut  = 100
+	linksOutTime = 100 * time.Millisecond
+)
+
+// linksOut are the symlinks changed since the base that lead out of the project. cut says that there may be more.
+func (s *Session) linksOut(ctx context.Context) (out []control.Change, cut bool, err error) {
+	looking, cancel := context.WithTimeout(ctx, linksOutTime)
+	defer cancel()
+	enough := errors.New("enough")
+	out = []control.Change{}
+	isLink := func(c *layers.Change) bool { return c.Type == unix.S_IFLNK && c.Status != layers.Deleted }
+	err = s.eachChange(looking, layers.BaseLayer, s.branch.HeadLayer(), isLink, func(c control.Change) error {
+		switch {
+		case c.LeadsOut == nil:
+		case len(out) == maxLinksOut:
+			return enough
+		default:
+			out = append(out, c)
+		}
+		return nil
+	})
+	if errors.Is(err, enough) || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return out, true, nil
+	}
+	return out, err != nil, err
 }
 
 // readlinkAt is where the symlink at a path leads. The directories above it are no symlinks.

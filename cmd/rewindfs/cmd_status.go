@@ -256,6 +256,21 @@ func printStatus(w io.Writer, st *control.Status) {
 		}
 		fmt.Fprintf(w, "  %-9s %s\n", d.Reason, showName(d.PathName))
 	}
+	printLinksOut(w, st.LeadOut, st.LeadOutCut)
+}
+
+// printLinksOut names symlinks that lead out of the project, in a status.
+func printLinksOut(w io.Writer, links []control.Change, cut bool) {
+	if len(links) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "Symlinks that lead out of the project (what is written through them is in no checkpoint):")
+	for i := range links[:min(maxShown, len(links))] {
+		fmt.Fprintf(w, "  %s -> %s\n", showName(links[i].PathName), showName(*links[i].LeadsOut))
+	}
+	if more := len(links) - maxShown; more > 0 || cut {
+		fmt.Fprintln(w, "  … and more: see: rewindfs diff base")
+	}
 }
 
 // describeAgent is what status says about the agent's side.

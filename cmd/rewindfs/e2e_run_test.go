@@ -235,7 +235,16 @@ func TestLinksThatLeadOut(t *testing.T) {
 	if n := strings.Count(diff.out, "leads out"); n != 4 {
 		t.Errorf("%s", diff.out)
 	}
+	w.rewind("checkpoint", "linked").want(t, 0)
+	status := w.rewind("status")
+	status.want(t, 0, "Symlinks that lead out of the project", "\n  abs -> /etc/passwd\n", "\n  up -> ../x\n")
+	if n := strings.Count(status.out, " -> "); n != 4 {
+		t.Errorf("%s", status.out)
+	}
 	w.rewind("rollback", "base").want(t, 0)
+	if status := w.rewind("status"); strings.Contains(status.out, "lead out") {
+		t.Errorf("%s", status.out)
+	}
 	w.same("ls -A $M $B", w.base+":\na.txt\nsub\n\n"+w.mp+":\na.txt\nsub\n")
 	w.unmount()
 }

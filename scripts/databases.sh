@@ -14,26 +14,7 @@ names=("$@")
 [ $# -gt 0 ] || names=(postgresql lmdb)
 checkpoints=${CHECKPOINTS:-15}
 
-TOP=$(mktemp -d)
-B=$TOP/base M=$TOP/mnt
-export XDG_STATE_HOME=$TOP/state REWINDFS_SESSION=$M
-finish() {
-	cd /
-	[ -z "${stop-}" ] || $stop
-	timeout 60 "$BIN" unmount >/dev/null 2>&1
-	end_mount "$M"
-	rm -rf --one-file-system "$TOP"
-}
-trap finish EXIT
-trap 'exit 130' INT TERM
-
-BIN=${REWINDFS_BIN-}
-if [ -z "$BIN" ]; then
-	need_go
-	BIN=$TOP/rewindfs
-	build_rewindfs "$BIN" || die "the build failed"
-fi
-BIN=$(realpath "$BIN")
+work_place
 chmod 0755 "$TOP"
 RW() { timeout 120 "$BIN" -q "$@" >>"$TOP/rewindfs.out"; }
 
@@ -82,7 +63,7 @@ t_postgresql() {
 	start() { as_user "$bin/pg_ctl" -D "$data" -l "$TOP/sock/log" -w -t 60 -o "$opts" start >/dev/null || { tail "$TOP/sock/log"; return 1; }; }
 	halt() { as_user "$bin/pg_ctl" -D "$data" -m immediate -w stop >/dev/null 2>&1; }
 	as_user "$bin/initdb" -D "$data" -U me -A trust -k --no-sync >/dev/null || return 1
-	stop=halt
+	before_end=halt
 	start || return 1
 	"${sql[@]}" -c 'CREATE TABLE t(w int, n int, pad text, PRIMARY KEY (w, n))' || return 1
 	writers=()
@@ -107,7 +88,7 @@ t_postgresql() {
 		as_user "$bin/pg_amcheck" -h "$TOP/sock" -U me -d postgres --install-missing --heapallindexed >/dev/null || { echo "checkpoint $i: pg_amcheck"; return 1; }
 		halt
 	done
-	stop=
+	before_end=
 }
 
 t_lmdb() {
@@ -178,8 +159,8 @@ for name in "${names[@]}"; do
 		tail -25 "$TOP/log" | sed 's/^/   /'
 		failed=$((failed + 1))
 	fi
-	[ -z "${stop-}" ] || $stop
-	stop=
+	[ -z "${before_end-}" ] || $before_end
+	before_end=
 	RW unmount >/dev/null 2>&1
 	end_mount "$M"
 	rm -rf --one-file-system "$B" "$M" "$TOP/store" "$TOP/before" "$TOP/ack" "$TOP/sock"

@@ -54,3 +54,29 @@ end_mount() {
 	[ -n "$minor" ] && echo 1 2>/dev/null >"/sys/fs/fuse/connections/$minor/abort"
 	umount -l "$1" 2>/dev/null || fusermount3 -uz "$1" 2>/dev/null || true
 }
+
+# work_place: make TOP, a directory that is gone at the end, name B and M in it for a base and its mount, and set BIN to $REWINDFS_BIN, or to
+# a build. At the end, before_end is run first, if it is set.
+work_place() {
+	TOP=$(mktemp -d)
+	B=$TOP/base M=$TOP/mnt
+	export XDG_STATE_HOME=$TOP/state REWINDFS_SESSION=$M
+	trap leave_work_place EXIT
+	trap 'exit 130' INT TERM
+	BIN=${REWINDFS_BIN-}
+	if [ -z "$BIN" ]; then
+		need_go
+		BIN=$TOP/rewindfs
+		build_rewindfs "$BIN" || die "the build failed"
+	fi
+	BIN=$(realpath "$BIN")
+}
+
+leave_work_place() {
+	cd /
+	[ -z "${before_end-}" ] || $before_end
+	[ -z "${BIN-}" ] || timeout 60 "$BIN" unmount >/dev/null 2>&1
+	end_mount "$M"
+	chmod -R u+w "$TOP" 2>/dev/null
+	rm -rf --one-file-system "$TOP"
+}

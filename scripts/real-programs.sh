@@ -21,26 +21,8 @@ while [ $# -gt 0 ]; do
 done
 [ ${#names[@]} -gt 0 ] || names=("${all[@]}")
 
-TOP=$(mktemp -d)
-B=$TOP/base M=$TOP/mnt
-export XDG_STATE_HOME=$TOP/state REWINDFS_SESSION=$M
+work_place
 export GIT_CONFIG_GLOBAL=$TOP/gitconfig GIT_CONFIG_SYSTEM=/dev/null
-finish() {
-	cd /
-	[ -z "${BIN-}" ] || timeout 60 "$BIN" unmount >/dev/null 2>&1
-	end_mount "$M"
-	chmod -R u+w "$TOP" 2>/dev/null
-	rm -rf "$TOP"
-}
-trap finish EXIT
-
-BIN=${REWINDFS_BIN-}
-if [ -z "$BIN" ]; then
-	need_go
-	BIN=$TOP/rewindfs
-	build_rewindfs "$BIN" || die "the build failed"
-fi
-BIN=$(realpath "$BIN")
 RW() { timeout 120 "$BIN" "$@" >>"$TOP/rewindfs.out"; }
 
 # fingerprint DIR: everything that must not change, atime aside.

@@ -12,25 +12,7 @@ count=${1:-10000}
 [[ $count =~ ^[1-9][0-9]*$ ]] || { sed -n '2,7s/^# \?//p' "$0"; exit 64; }
 command -v python3 >/dev/null || die "python3 is missing: install it with your package manager"
 
-TOP=$(mktemp -d)
-B=$TOP/base M=$TOP/mnt
-export XDG_STATE_HOME=$TOP/state
-finish() {
-	cd /
-	timeout 60 "$BIN" -s "$M" unmount >/dev/null 2>&1
-	end_mount "$M"
-	rm -rf --one-file-system "$TOP"
-}
-trap finish EXIT
-trap 'exit 130' INT TERM
-
-BIN=${REWINDFS_BIN-}
-if [ -z "$BIN" ]; then
-	need_go
-	BIN=$TOP/rewindfs
-	build_rewindfs "$BIN" || die "the build failed"
-fi
-BIN=$(realpath "$BIN")
+work_place
 mkdir "$B" "$M"
 timeout 60 "$BIN" mount -q "$B" "$M" --store "$TOP/store" >/dev/null || die "mount failed"
 python3 "$ROOT/scripts/sqlite-checkpoints.py" "$M" "$TOP/store/control.sock" "$count"

@@ -39,6 +39,8 @@ type plan struct {
 	Bars *bars // nil: nothing is refused
 	// PID1 is set in a pid namespace of our own: we stay, and the command is our child. It gets no descriptors but the first three.
 	PID1 bool
+	// Blocked are the signals to be blocked in the command. Nil: those that are.
+	Blocked *unix.Sigset_t
 	// Loopback is set in a network namespace of our own.
 	Loopback bool
 }
@@ -162,6 +164,9 @@ func (p *plan) become() (exitCode int, err error) {
 		if err := p.Bars.raise(); err != nil {
 			return 0, err
 		}
+	}
+	if err := p.letGo(); err != nil {
+		return 0, err
 	}
 	if p.PID1 {
 		return p.father(path)

@@ -7,9 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -57,7 +59,10 @@ func (l *launcher) launch(s *Spec) (*running, error) {
 	if l.prepare != nil {
 		l.prepare(cmd)
 	}
+	var release func()
+	l.plan.Blocked, release = holdKey()
 	err = cmd.Start()
+	release()
 	unix.Close(planAt)
 	unix.Close(linkAt)
 	if err != nil {
@@ -83,6 +88,33 @@ func (l *launcher) launch(s *Spec) (*running, error) {
 	return l.await(cmd, link)
 }
 
+// holdKey keeps the key that stops a job from processes that this goroutine starts until release is called: stopped in front of its exec, a
+// child would keep us in the middle of fork. blocked is what letGo is to make of the child's signals then; nil if the key comes when it comes.
+func holdKey() (blocked *unix.Sigset_t, release func()) {
+	var key, was unix.Sigset_t
+	bit, word := uint(unix.SIGTSTP)-1, uint(unsafe.Sizeof(key.Val[0])*8)
+	key.Val[bit/word] |= 1 << (bit % word)
+	runtime.LockOSThread()
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &key, &was); err != nil {
+		return nil, runtime.UnlockOSThread
+	}
+	return &was, func() {
+		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &was, nil) // it was so before
+		runtime.UnlockOSThread()
+	}
+}
+
+// letGo undoes holdKey in a process that the plan was made for.
+func (p *plan) letGo() error {
+	if p.Blocked == nil {
+		return nil
+	}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, p.Blocked, nil); err != nil {
+		return fmt.Errorf("block the signals that were blocked: %w", err)
+	}
+	return nil
+}
+
 // inheritable is a copy of a descriptor that the next child gets, with a number that programs seldom use. -1, where there can be no more
 // descriptors, is none to the child. Nothing else starts children meanwhile, see Run.
 func inheritable(fd int) int {
@@ -98,7 +130,7 @@ func inheritable(fd int) int {
 func (l *launcher) await(cmd *exec.Cmd, link *link) (*running, error) {
 	run := &running{cmd: cmd, signal: func(sig syscall.Signal) { cmd.Process.Signal(sig) }, status: func(ws syscall.WaitStatus) syscall.WaitStatus { return ws }, stop: func() []Refusal { l.cgroup.remove(); return nil }}
 	for {
-		r, err := link.read()
+		r, err := link.readFrom(cmd.Process.Pid)
 		if err != nil { // it is the command now, or was ended from outside
 			link.close()
 			break

@@ -9,8 +9,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rewindfs/rewindfs/internal/proctree"
 )
 
 // maxReport bounds a report, in bytes, and maxReason the Err in it: JSON may need six bytes for one.
@@ -32,6 +35,27 @@ func newLink(fd int) *link {
 }
 
 func (l *link) close() { l.file.Close() }
+
+// onTheWay is how long a process may be silent until somebody looks whether it was stopped on its way to becoming the command.
+const onTheWay = 50 * time.Millisecond
+
+// readFrom is read from a process, pid, that is not the command yet: Ctrl-Z is for the command, and stopped here it would wait
+// for ever for us, and we for it.
+func (l *link) readFrom(pid int) (report, error) {
+	patience := unix.NsecToTimeval(onTheWay.Nanoseconds())
+	// Without the bound it is as good as any other read.
+	_ = unix.SetsockoptTimeval(int(l.file.Fd()), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience)
+	defer unix.SetsockoptTimeval(int(l.file.Fd()), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{})
+	for {
+		r, err := l.read()
+		if err != unix.EAGAIN {
+			return r, err
+		}
+		if proctree.Stopped(pid) {
+			_ = unix.Kill(pid, unix.SIGCONT) // it is a child that nobody has reaped
+		}
+	}
+}
 
 // read waits for a report. Any error, io.EOF most often, says that there will be no more.
 func (l *link) read() (report, error) {

@@ -1,10 +1,14 @@
 package sandbox
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -20,6 +24,61 @@ func TestNoneShowsTheMountAtTheProject(t *testing.T) {
 			t.Error("what was written at the project's path is not in the mount alone")
 		}
 	})
+}
+
+// Ctrl-Z may come before the process is the command: then it goes on, or both would wait for each other.
+func TestStoppedOnItsWay(t *testing.T) {
+	s := newSetup(t)
+	for _, b := range []backend{none{}, local{}} {
+		hit := 0
+		for range 200 { // some come too late
+			stopped, over := make(chan bool), make(chan struct{})
+			go func() { stopped <- stopOnItsWay(over) }()
+			if r := run(t, b, s.spec(None, "echo done")); r.out != "done" || r.code != 0 {
+				t.Fatalf("exit %d, output %q", r.code, r.out)
+			}
+			close(over)
+			if <-stopped {
+				hit++
+			}
+			if hit == 3 {
+				break
+			}
+		}
+		if hit == 0 {
+			t.Errorf("%T: no process was stopped in time", b)
+		}
+	}
+}
+
+// stopOnItsWay waits for a child that is to become a command and stops it, until it is over. It says whether the child had not become it.
+func stopOnItsWay(over <-chan struct{}) bool {
+	onItsWay := func(pid int) bool {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		return err == nil && bytes.Contains(line, []byte(InitArg))
+	}
+	for {
+		select {
+		case <-over:
+			return false
+		default:
+		}
+		lists, _ := filepath.Glob("/proc/self/task/*/children")
+		for _, list := range lists {
+			children, _ := os.ReadFile(list)
+			for field := range strings.FieldsSeq(string(children)) {
+				pid, err := strconv.Atoi(field)
+				if err != nil || !onItsWay(pid) || syscall.Kill(pid, syscall.SIGSTOP) != nil {
+					continue
+				}
+				if onItsWay(pid) {
+					return true
+				}
+				syscall.Kill(pid, syscall.SIGCONT)
+				return false
+			}
+		}
+	}
 }
 
 func TestCommandsThatCannotRun(t *testing.T) {

@@ -165,7 +165,10 @@ func relay(listener int) (alive *os.File, err error) {
 	cmd := self(RelayArg)
 	cmd.ExtraFiles = []*os.File{relayFD - 3: f, aliveFD - 3: end}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := proctree.StartAside(cmd); err != nil {
+	_, release := holdKey()
+	err = proctree.StartAside(cmd)
+	release()
+	if err != nil {
 		alive.Close()
 		return nil, err
 	}

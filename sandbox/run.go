@@ -90,6 +90,7 @@ func (s Spec) run(ctx context.Context, b backend) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
+	w.passEarly()
 	go w.follow()
 	out := Outcome{Notes: w.cmd.notes}
 	err = w.wait(ctx, &s, &out)
@@ -240,6 +241,22 @@ func (w *watcher) pass(sig os.Signal) {
 	}
 	if sig, ok := sig.(syscall.Signal); ok {
 		w.cmd.signal(sig)
+	}
+}
+
+// passEarly passes on what came while the command was being started: a key that was typed then has reached no command.
+func (w *watcher) passEarly() {
+	for {
+		select {
+		case sig := <-w.signals:
+			if key := sig == syscall.SIGINT || sig == syscall.SIGQUIT || sig == syscall.SIGTSTP; key && w.cmd.away == nil {
+				w.cmd.signal(sig.(syscall.Signal))
+			} else {
+				w.pass(sig)
+			}
+		default:
+			return
+		}
 	}
 }
 

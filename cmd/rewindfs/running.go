@@ -95,8 +95,10 @@ func (a *app) runCommand(ctx context.Context, o *runOptions, argv []string) erro
 		Checkpoint: &begun.Checkpoint, SessionStarted: p.started,
 		Changes: []control.Change{}, Refused: []refused{}, Left: []int{}, Notes: []string{}, Warnings: []string{},
 	}
-	// From here on the signals that end other commands are this one's.
-	out, runErr := a.inSandbox(context.WithoutCancel(ctx), spec, res)
+	out, runErr := sandbox.Outcome{}, ctx.Err()
+	if runErr == nil { // from here on the signals that end other commands are this one's
+		out, runErr = a.inSandbox(context.WithoutCancel(ctx), spec, res)
+	}
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 	defer cancel()
 	a.tellEnd(after, p.client, control.RunEnd{ID: begun.ID, Checkpoint: begun.Checkpoint.ID, Run: what}, out, runErr, res)

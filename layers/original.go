@@ -18,7 +18,7 @@ import (
 )
 
 // Originals are what text files of the base were before the layers changed them: once the user edits such a file on the host,
-// too, only by its original can the two be merged. Whoever changes the content of a base file, or puts another one in its place, notes it in
+// too, only by its original can the two be merged, and what stands on it be read (readOrigin). Whoever changes the content of a base file, or puts another one in its place, notes it in
 // Tree.wanted, which costs him a few comparisons; a goroutine of its own reads it from the base within half a second, or as fast as the disk does. If
 // the base was changed in between, there is no original. What is kept is for one state of one path (Built),
 // so an original is the right one, or none.
@@ -135,6 +135,20 @@ func (t *Tree) Original(path string, is Built) (*Original, error) {
 		return nil, fmt.Errorf("what the base had at %q: %w", path, err)
 	}
 	return &o.Original, nil
+}
+
+// originalOf returns the text that the base file under l had at copy-up, if it was kept.
+func (t *Tree) originalOf(l *layout) ([]byte, bool) {
+	o := l.origin
+	is := Built{Exists: true, Ino: o.ino, Btime: o.btime, Mtime: o.mtime, Ctime: o.ctime, Size: o.size}
+	text, err := t.Original(l.path, is)
+	if err != nil {
+		t.log.Warn("cannot read what a base file was before it changed", "path", l.path, "error", err)
+	}
+	if err != nil || text == nil || text.Ctime != o.ctime {
+		return nil, false
+	}
+	return text.Text, true
 }
 
 // PutOriginal adds to b that the base has a text at path, in the state is. What is too large is left out.

@@ -215,11 +215,21 @@ func (t *Tree) under(l *layout, p []byte, off int64) error {
 }
 
 // readOrigin reads base bytes under a copied-up inode. The base file must be just
-// what it was at copy-up: else old and new bytes would mix, so it is EIO.
+// what it was at copy-up: else old and new bytes would mix. Where it is not, its original
+// has the bytes, if there is one; else it is EIO.
 func (t *Tree) readOrigin(l *layout, p []byte, off int64) error {
 	f, err := t.openOrigin(l)
 	if err != nil {
-		return err
+		text, ok := t.originalOf(l)
+		if !ok {
+			return err
+		}
+		n := 0
+		if off < int64(len(text)) {
+			n = copy(p, text[off:])
+		}
+		clear(p[n:])
+		return nil
 	}
 	defer f.release()
 	n, err := f.readAt(p, off)
@@ -388,9 +398,19 @@ func (t *Tree) seekIn(l *layout, lo int64, whence int) (int64, error) {
 	return gap(l.hi)
 }
 
-// seekBase asks the base file for data or a hole within [lo, hi); -1 for none.
+// seekBase asks the base file for data or a hole within [lo, hi); -1 for none. Where it is not any more
+// what an inode stands on, nobody knows its holes: all of it is data, and whether that is still there a read says.
 func (t *Tree) seekBase(l *layout, lo, hi int64, whence int) (int64, error) {
-	f, _, err := l.base.open(l.path)
+	var f baseFile
+	var err error
+	if l.origin == nil {
+		f, _, err = l.base.open(l.path)
+	} else if f, err = t.openOrigin(l); err != nil {
+		if whence == unix.SEEK_DATA {
+			return lo, nil
+		}
+		return -1, nil
+	}
 	if err != nil {
 		return 0, err
 	}

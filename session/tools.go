@@ -135,6 +135,9 @@ func (s *Session) ToolEnd(ctx context.Context, r *control.ToolEnd) (*control.Too
 	}
 	failed := r.Error != "" && slices.Contains(p.On, triggerException)
 	switch {
+	case failed && ended != nil && ended.readOnly:
+		// There is no state in front of it; what changed meanwhile may be the work of others.
+		out.Warnings = append(out.Warnings, fmt.Sprintf("nothing was rolled back, because the call began with --readonly. To go back all the same: rewindfs rollback %s", p.To))
 	case failed && ended == nil:
 		// It may have been begun in a state that is gone, or have ended before: what stands now is
 		// the work of others. Nor can it be told whether its tool is one that rolls nothing back.

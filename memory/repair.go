@@ -27,7 +27,7 @@ func Repair(h convo.History, o convo.Options) (Repaired, error) {
 	if err != nil {
 		return Repaired{}, fmt.Errorf("repair the conversation: %w", err)
 	}
-	if err := valid.Check(out.Format, out.Items, valid.Options{MidSystem: o.MidSystem}); err != nil {
+	if err := valid.Check(out.Format, out.Items, valid.Options{MidSystem: o.MidSystem, Roles: true}); err != nil {
 		return Repaired{}, fmt.Errorf("%w: %w", ErrUnrepairable, err)
 	}
 	r := Repaired{History: out, Changes: changes}

@@ -25,6 +25,7 @@ func TestAgentUsage(t *testing.T) {
 	for _, group := range []string{"memory", "tool", "policy", "budget"} {
 		rewind("", group).want(t, 0, "Available Commands", "Exit codes:", "7   verification failed", "8   halted")
 		rewind("", group, "--help").want(t, 0, "Exit codes:")
+		rewind("", group, "--json").failed(t, exitUsage)
 	}
 	for _, args := range [][]string{{"verify"}, {"ledger"}, {"ledger", "verify"}, {"checkpoint"}, {"checkpoint", "collect"}, {"memory", "repair"}, {"policy", "auto-rollback"}, {"budget", "set"}, {"tool", "end"}} {
 		rewind("", append(args, "--help")...).want(t, 0, "Exit codes:")

@@ -99,10 +99,8 @@ func (a *app) newRoot() *cobra.Command {
 		SilenceErrors: true,
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if asJSON, err := cmd.Flags().GetBool("json"); len(args) == 0 && (err != nil || !asJSON) {
-				return cmd.Help()
-			} else if len(args) == 0 {
-				return usagef("%s needs a command; see: %s --help", cmd.CommandPath(), cmd.CommandPath())
+			if len(args) == 0 {
+				return helpWithout(cmd)
 			}
 			cmd.SuggestionsMinimumDistance = 2
 			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
@@ -165,6 +163,14 @@ func (a *app) generationOfEnv() error {
 	return nil
 }
 
+// helpWithout is for cmd without the command that it needs: help, but for programs, which want an object.
+func helpWithout(cmd *cobra.Command) error {
+	if asJSON, err := cmd.Flags().GetBool("json"); err != nil || !asJSON {
+		return cmd.Help()
+	}
+	return usagef("%s needs a command; see: %s --help", cmd.CommandPath(), cmd.CommandPath())
+}
+
 // newGroup makes a command that only holds others.
 func newGroup(use, short, long string, subs ...*cobra.Command) *cobra.Command {
 	group := &cobra.Command{
@@ -172,7 +178,7 @@ func newGroup(use, short, long string, subs ...*cobra.Command) *cobra.Command {
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return cmd.Help()
+				return helpWithout(cmd)
 			}
 			return usagef("%s has no command %s; see: %s --help", cmd.CommandPath(), show(args[0]), cmd.CommandPath())
 		},

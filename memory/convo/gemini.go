@@ -27,6 +27,9 @@ func (gemini) read(raw json.RawMessage) (*node, error) {
 	if r := o.get("role"); r != nil && !isString(r) {
 		return nil, errors.New("its role is not a string")
 	}
+	if !o.has("parts") && (o.has("content") || o.has("type") || o.has("data")) {
+		return nil, errors.New("it has no parts, but what messages of other formats have")
+	}
 	n := &node{role: roleOther}
 	switch o.str("role") {
 	case "user", "function", "":

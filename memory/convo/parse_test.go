@@ -36,6 +36,7 @@ func TestParseRefuses(t *testing.T) {
 		{"block", `[{"role":"user","content":["x"]}]`, Anthropic, "block 0 of its content has no type"},
 		{"block id", `[{"role":"user","content":[{"type":"tool_result","tool_use_id":7}]}]`, Anthropic, "tool_use_id of block 0"},
 		{"parts", `[{"role":"user","parts":"x"}]`, Gemini, "parts are not a list"},
+		{"other format", `[{"role":"user","content":"x"}]`, Gemini, "it has no parts, but what messages of other formats have"},
 		{"part", `[{"role":"user","parts":["x"]}]`, Gemini, "part 0: it is not an object"},
 		{"data", `[{"type":"ai","data":[]}]`, LangChain, "data are not an object"},
 		{"payload", `[{"type":"response_item"}]`, Codex, "no payload"},

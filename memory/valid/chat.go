@@ -8,7 +8,7 @@ import (
 // checkChat holds OpenAI Chat Completions and what calls itself compatible to the rules
 // of CONVERSATIONS 1.1. System and developer messages are free, except between a call and its
 // results: templates that want them first are a matter of where a notice is put.
-func checkChat(items []json.RawMessage, _ Options) *Error {
+func checkChat(items []json.RawMessage, o Options) *Error {
 	var b batch
 	for i, raw := range items {
 		m, err := message(i, raw)
@@ -37,6 +37,9 @@ func checkChat(items []json.RawMessage, _ Options) *Error {
 		case "function": // the older form of a result, never matched by id
 			err = m.needText(i, messages(i), "name")
 		default:
+			if o.Roles {
+				continue
+			}
 			err = refuse(i, RuleRole, "messages.[%d].role: Invalid value: '%s'. Supported values are: 'system', 'assistant', 'user', 'function', 'tool', and 'developer'.", i, role)
 		}
 		if err != nil {

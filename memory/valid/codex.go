@@ -9,12 +9,12 @@ import (
 // that names the session comes first, and the items between the other rows are to be
 // valid Responses items. The client would patch an unanswered call by itself, as "aborted"; here
 // it is refused, since after a rollback more is known than that.
-func checkCodex(items []json.RawMessage, _ Options) *Error {
+func checkCodex(items []json.RawMessage, o Options) *Error {
 	all, err := codexItems(items)
 	if err != nil {
 		return err
 	}
-	return checkItems(all)
+	return checkItems(all, o)
 }
 
 // codexItems finds the Responses items in the rows.

@@ -12,7 +12,7 @@ func checkGemini(items []json.RawMessage, o Options) *Error {
 	all := make([]content, len(items))
 	turn := -1 // where the current turn begins: the last content in which the user says something
 	for i, raw := range items {
-		c, err := geminiContent(i, raw)
+		c, err := geminiContent(i, raw, o)
 		if err != nil {
 			return err
 		}
@@ -65,11 +65,14 @@ type called struct {
 	signed   bool
 }
 
-func geminiContent(i int, raw json.RawMessage) (content, *Error) {
+func geminiContent(i int, raw json.RawMessage, opts Options) (content, *Error) {
 	where := fmt.Sprintf("contents[%d]", i)
 	o, ok := asObject(raw)
 	if !ok {
 		return content{}, refuse(i, RuleShape, "%s: expected an object, but got %s instead", where, kindName(kind(raw)))
+	}
+	if absent(o["role"]) && opts.Roles || opts.Roles && o.str("role") == "function" {
+		o["role"] = json.RawMessage(`"user"`)
 	}
 	if err := o.need(i, where, "role", `"`); err != nil {
 		return content{}, err

@@ -2,13 +2,13 @@ package valid
 
 // itemShape checks the fields of a Responses item that the rules, or the pairing of calls
 // and results, depend on. An item of a type that is not known here is taken as it is.
-func itemShape(at int, where, typ string, o object) *Error {
+func itemShape(at int, where, typ string, o object, opts Options) *Error {
 	if err := o.maybe(at, where, "id", `"`); err != nil {
 		return err
 	}
 	switch typ {
 	case "message":
-		return itemMessage(at, where, o)
+		return itemMessage(at, where, o, opts)
 	case "reasoning":
 		if err := o.need(at, where, "summary", "["); err != nil {
 			return err
@@ -38,13 +38,16 @@ func itemShape(at int, where, typ string, o object) *Error {
 	return nil
 }
 
-func itemMessage(at int, where string, o object) *Error {
+func itemMessage(at int, where string, o object, opts Options) *Error {
 	if err := o.need(at, where, "role", `"`); err != nil {
 		return err
 	}
 	switch o.str("role") {
 	case "user", "assistant", "system", "developer":
 	default:
+		if opts.Roles {
+			return nil
+		}
 		return refuse(at, RuleRole, "%s.role: Invalid value: '%s'. Supported values are: 'assistant', 'system', 'developer', and 'user'.", where, o.str("role"))
 	}
 	if err := o.need(at, where, "content", `"[`); err != nil {

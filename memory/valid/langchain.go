@@ -8,7 +8,7 @@ import (
 
 // checkLangChain holds the dicts of messages_to_dict to the rules of CONVERSATIONS 1.5. Calls
 // that could not be parsed (invalid_tool_calls) go out as calls, too, so they need results.
-func checkLangChain(items []json.RawMessage, _ Options) *Error {
+func checkLangChain(items []json.RawMessage, o Options) *Error {
 	var (
 		b        batch
 		systems  int  // runs of system messages
@@ -17,7 +17,7 @@ func checkLangChain(items []json.RawMessage, _ Options) *Error {
 		claude   bool // the history says that it was made with ChatAnthropic
 	)
 	for i, raw := range items {
-		typ, data, err := langChainMessage(i, raw)
+		typ, data, err := langChainMessage(i, raw, o)
 		if err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func checkLangChain(items []json.RawMessage, _ Options) *Error {
 }
 
 // langChainMessage decodes a message and gives its type without the suffix that chunks have.
-func langChainMessage(i int, raw json.RawMessage) (string, object, *Error) {
+func langChainMessage(i int, raw json.RawMessage, o Options) (string, object, *Error) {
 	m, err := message(i, raw)
 	if err != nil {
 		return "", nil, err
@@ -68,6 +68,9 @@ func langChainMessage(i int, raw json.RawMessage) (string, object, *Error) {
 		return typ, data, nil
 	case "human", "ai", "system", "tool", "function", "chat":
 	default:
+		if o.Roles {
+			return typ, data, nil
+		}
 		return "", nil, refuse(i, RuleRole, "Got unexpected message type: %s. Expected one of human, ai, system, tool, function, chat, remove.", m.str("type"))
 	}
 	if err := data.need(i, messages(i)+".data", "content", `"[`); err != nil {

@@ -28,7 +28,7 @@ func checkMistral(items []json.RawMessage, o Options) *Error {
 		} else if err = mistralOpen(b); err == nil {
 			b = batch{}
 			if err = mistralOrder(i, prev, role, begun); err == nil {
-				b, err = mistralMessage(i, role, m)
+				b, err = mistralMessage(i, role, m, o)
 			}
 		}
 		if err != nil {
@@ -91,12 +91,15 @@ func mistralResult(i int, m object, b *batch) *Error {
 	return nil
 }
 
-func mistralMessage(i int, role string, m object) (batch, *Error) {
+func mistralMessage(i int, role string, m object, o Options) (batch, *Error) {
 	switch role {
 	case "system", "user":
 		return batch{}, chatInput(i, m)
 	case "assistant":
 		return mistralAssistant(i, m)
+	}
+	if o.Roles {
+		return batch{}, nil
 	}
 	return batch{}, refuse(i, RuleRole, "Unexpected role '%s': expected system, user, assistant or tool", role)
 }

@@ -8,7 +8,7 @@ import (
 
 // checkOllama holds the native /api/chat of CONVERSATIONS 1.6 to what its cloud back ends
 // want; a local model takes anything.
-func checkOllama(items []json.RawMessage, _ Options) *Error {
+func checkOllama(items []json.RawMessage, o Options) *Error {
 	var b namedBatch
 	for i, raw := range items {
 		m, err := message(i, raw)
@@ -37,6 +37,9 @@ func checkOllama(items []json.RawMessage, _ Options) *Error {
 		case "assistant":
 			b, err = ollamaAssistant(i, m)
 		default:
+			if o.Roles {
+				continue
+			}
 			err = refuse(i, RuleRole, "invalid role: %s, expected one of: system, user, assistant, tool", role)
 		}
 		if err != nil {

@@ -21,12 +21,13 @@ func places(items []json.RawMessage) []place {
 }
 
 // checkResponses holds OpenAI Responses items to the rules of CONVERSATIONS 1.2.
-func checkResponses(items []json.RawMessage, _ Options) *Error {
-	return checkItems(places(items))
+func checkResponses(items []json.RawMessage, o Options) *Error {
+	return checkItems(places(items), o)
 }
 
 // itemCheck is what has been seen of a list of items so far.
 type itemCheck struct {
+	opts      Options
 	ids       map[string]bool   // item ids: each may stand once
 	calls     []itemCall        // every call that the client answers, in order
 	waiting   map[callKey][]int // unanswered calls: indices into calls, oldest first
@@ -43,8 +44,8 @@ type itemCall struct {
 	done bool
 }
 
-func checkItems(all []place) *Error {
-	c := itemCheck{ids: map[string]bool{}, waiting: map[callKey][]int{}, asked: map[callKey]bool{}}
+func checkItems(all []place, o Options) *Error {
+	c := itemCheck{opts: o, ids: map[string]bool{}, waiting: map[callKey][]int{}, asked: map[callKey]bool{}}
 	for _, p := range all {
 		if err := c.item(p); err != nil {
 			return err
@@ -79,7 +80,7 @@ func (c *itemCheck) item(p place) *Error {
 	case typ == "":
 		return refuse(p.at, RuleShape, "%s.type: missing required field: expected a string", where)
 	}
-	if err := itemShape(p.at, where, typ, o); err != nil {
+	if err := itemShape(p.at, where, typ, o, c.opts); err != nil {
 		return err
 	}
 	if c.reasoning != "" && !fromModel(typ, o) {

@@ -59,6 +59,11 @@ const (
 type Options struct {
 	// MidSystem: the model takes role "system" inside of the history (Anthropic, Opus 4.8 and later).
 	MidSystem bool
+	// Roles: a message of a role that the format does not have is let through, as neither call nor result. Neither a cut nor
+	// a repair makes one, so whoever the history came from takes it: compatible servers have more roles than the provider
+	// that they copy. Not for Anthropic and Gemini, where the turns depend on roles; but Gemini's results may be of role
+	// "function", and its user of none, as older versions had it.
+	Roles bool
 	// Send: the history is to be sent as it is, with nothing behind it, so it must not
 	// be empty and must end where the model answers next.
 	Send bool

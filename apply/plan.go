@@ -207,7 +207,9 @@ func (p *planner) describe(it *item) (err error) {
 	if it.want != nil {
 		mode := it.want.Mode
 		p.allow(it)
-		it.cut = it.want.Mode != mode
+		if it.cut = it.want.Mode != mode; it.cut && it.hasBits(mode) {
+			it.want.Mode, it.cut = mode, false
+		}
 	}
 	if err == nil && it.base != nil && it.up != nil {
 		var is bool
@@ -264,6 +266,13 @@ func (p *planner) allow(it *item) {
 	if p.asRoot && a.UID == 0 && p.owner.UID != 0 && !a.Ino.FromBase() {
 		a.UID, a.GID = p.owner.UID, p.owner.GID
 	}
+}
+
+// hasBits reports whether an earlier commit of ours, which was allowed to, brought mode with its setuid or setgid bit: one that is
+// not is no reason to take that away again. A file has to be the very one still.
+func (it *item) hasBits(mode uint32) bool {
+	r := it.rec
+	return r != nil && !r.none && !r.putBack && r.want.mode == mode && (isDir(it.want) || r.want.ino == it.want.Ino && r.want.ctime == it.want.Ctime)
 }
 
 // mayPassGroup reports whether a is a directory with the setgid bit: what is made in it gets its group.

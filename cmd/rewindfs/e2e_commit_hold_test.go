@@ -117,6 +117,16 @@ func TestCommitSaysWhatItLeavesOut(t *testing.T) {
 	if out.want(t, 0, "Wrote 1 path"); strings.Contains(out.out, "note:") {
 		t.Errorf("with the bit: %s", out.out)
 	}
-	w.sh("test -u $B/suid")
+	w.sh("test -u $B/suid; mkdir $M/sgid; chmod 2775 $M/sgid")
+	w.rewind("commit", "--allow-special").want(t, 0, "Wrote 1 path")
+	// What was brought once with leave stays; a new file of that name needs it again.
+	if d := w.rewind("commit", "--json").data(t); d["noop"] != true {
+		t.Errorf("a second commit: %v", d)
+	}
+	w.sh("echo x >$M/sgid/f")
+	w.rewind("commit").want(t, 0, "Wrote 1 path")
+	w.sh("test -u $B/suid; test -g $B/sgid; echo other >$M/suid; chmod 4755 $M/suid")
+	w.rewind("commit").want(t, 0, "note: suid: without")
+	w.sh("test ! -u $B/suid")
 	w.unmount()
 }

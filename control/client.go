@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 	"unicode/utf8"
 )
@@ -167,7 +168,7 @@ func call[Res any](ctx context.Context, c *Client, method, path string, req any)
 	defer resp.Body.Close()
 	out := new(Res)
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-		return nil, fmt.Errorf("read the answer to %s: %w", path, err)
+		return nil, ended(path, noEOF(err))
 	}
 	// Reading to the end lets the connection be used again.
 	_, _ = io.Copy(io.Discard, resp.Body)
@@ -200,7 +201,7 @@ func stream[Res, Item any](ctx context.Context, c *Client, path string, req any,
 	for {
 		var l line
 		if err := dec.Decode(&l); err != nil {
-			return nil, fmt.Errorf("the answer to %s ended early: %w", path, noEOF(err))
+			return nil, ended(path, noEOF(err))
 		}
 		switch {
 		case l.Error != nil:
@@ -226,6 +227,16 @@ func stream[Res, Item any](ctx context.Context, c *Client, path string, req any,
 			return out, nil
 		}
 	}
+}
+
+// ended says what to do when the answer to path ended early, as it does when the daemon is killed.
+func ended(path string, err error) error {
+	for _, cut := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, cut) {
+			return fmt.Errorf("the daemon ended before it had answered %s: it was done wholly or not at all; mount the session again (rewindfs list shows it), and look: %w", path, err)
+		}
+	}
+	return fmt.Errorf("call %s: %w", path, err)
 }
 
 func noEOF(err error) error {
@@ -273,7 +284,7 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values, cont
 		case errors.Is(err, context.DeadlineExceeded):
 			return nil, fmt.Errorf("the daemon behind %s did not answer %s in time (if it hangs: rewindfs unmount --force): %w", c.Socket, path, context.DeadlineExceeded)
 		}
-		return nil, fmt.Errorf("call %s: %w", path, err)
+		return nil, ended(path, err)
 	}
 	if resp.StatusCode < 400 {
 		return resp, nil

@@ -316,7 +316,7 @@ func TestStreamCutOff(t *testing.T) {
 		}()
 		return here, nil
 	}}
-	if _, err := c.Diff(t.Context(), DiffRequest{}, func(Change) error { return nil }); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := c.Diff(t.Context(), DiffRequest{}, func(Change) error { return nil }); !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "mount the session again") {
 		t.Fatalf("got %v", err)
 	}
 }

@@ -105,6 +105,9 @@ func chooseSaid(ctx context.Context, all []session.Listed, said string) (*sessio
 	}
 	switch len(match) {
 	case 0:
+		if err := unknownMount(said); err != nil {
+			return nil, err
+		}
 		return nil, noSession("no session %s; %s", show(said), others(all))
 	case 1:
 		return &match[0], nil
@@ -203,6 +206,25 @@ func places(all []session.Listed) string {
 		out = append(out, fmt.Sprintf("%s (%s)", show(l.Name), show(l.Mountpoint)))
 	}
 	return strings.Join(out, ", ")
+}
+
+// unknownMount says what can be done about said, the mount point or base of a daemon that is not in the registry; nil: it is none.
+func unknownMount(said string) error {
+	path, err := session.Canonical(said)
+	if err != nil {
+		return nil
+	}
+	mounts, err := session.Mounts()
+	if err != nil {
+		return nil
+	}
+	for _, m := range mounts {
+		if m.Path == path || m.Source == path {
+			at := quoteArg(show(m.Path))
+			return noSession("%s shows %s, but its store is not known here: it is another user's, or below another $XDG_STATE_HOME, or gone; end it with: umount %s (without root: fusermount3 -u %s)", show(m.Path), show(m.Source), at, at)
+		}
+	}
+	return nil
 }
 
 func noSession(format string, args ...any) error {

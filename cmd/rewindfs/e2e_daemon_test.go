@@ -395,6 +395,7 @@ func TestPrune(t *testing.T) {
 	other.mount()
 	other.rewind("list").want(t, 0, "orphaned", "--prune --all")
 	other.rewind("list", "--prune").want(t, 0, "orphaned") // it is none of its business
+	other.rewind("unmount", w.mp).want(t, exitNoSession, "its store is not known here", "umount "+w.mp)
 	if state := session.Probe(w.mp); state != session.StateDead {
 		t.Errorf("the dead mount of another home is %s", state)
 	}

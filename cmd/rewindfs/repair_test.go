@@ -211,7 +211,7 @@ func TestMemoryRepairRefuses(t *testing.T) {
 		"no file":        {file: filepath.Join(dir, "nope"), code: exitPath, texts: []string{"no such file"}},
 		"a directory":    {file: dir, code: exitPath, texts: []string{"is a directory"}},
 		"not to be mended": {
-			in: `[{"role":"wizard","content":"x"}]`, code: exitFailure, args: []string{"--format", "openai-chat"},
+			in: `[{"role":"wizard","content":"x"}]`, code: exitFailure, args: []string{"--format", "anthropic"},
 			texts: []string{"cannot be made valid", "wizard"},
 		},
 	} {

@@ -269,6 +269,8 @@ type Rollback struct {
 	Changes      []Change          `json:"changes"`
 	Notice       string            `json:"notice"`
 	Dropped      []Checkpoint      `json:"dropped"` // checkpoints that left the line
+	// GoneMessages is, in a dry run, how many messages of the live conversation would go, by thread.
+	GoneMessages map[string]int `json:"gone_messages,omitempty"`
 	Noop         bool              `json:"noop"`    // the head was there already, with nothing changed
 	DryRun       bool              `json:"dry_run"`
 	Steps        int               `json:"steps,omitempty"`  // undo, redo: states gone over

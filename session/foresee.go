@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	"github.com/rewindfs/rewindfs/control"
 	"github.com/rewindfs/rewindfs/journal"
 	"github.com/rewindfs/rewindfs/layers"
+	"github.com/rewindfs/rewindfs/memory"
+	"github.com/rewindfs/rewindfs/memory/convo"
 )
 
 // foresee tells what a rollback would do, or why it would be refused. Preconditions: s.heads is held.
@@ -20,14 +23,19 @@ func (s *Session) foresee(ctx context.Context, to journal.Target, g going) (*con
 			return nil, err
 		}
 	}
+	gone, err := s.goneMessages(to, g)
+	if err != nil {
+		return nil, err
+	}
 	if err := s.barrier(ctx); err != nil {
 		return nil, apiError(err)
 	}
 	start := time.Now()
 	res := emptyRollback()
+	res.GoneMessages = gone
 	res.DryRun, res.Layer = true, to.Layer
 	s.nameTarget(res)
-	err := s.tree.Diff(s.branch.HeadLayer(), layers.Layer(to.Layer), func(c layers.Change) error {
+	err = s.tree.Diff(s.branch.HeadLayer(), layers.Layer(to.Layer), func(c layers.Change) error {
 		if s.rules.Kept(c.Path, c.Type == unix.S_IFDIR) && (c.OldPath == "" || s.rules.Kept(c.OldPath, c.Type == unix.S_IFDIR)) {
 			res.KeptPaths++
 			return nil
@@ -52,6 +60,41 @@ func (s *Session) foresee(ctx context.Context, to journal.Target, g going) (*con
 	res.Busy = wireProcesses(s.mayHold(ctx))
 	res.EngineUS = time.Since(start).Microseconds()
 	return res, nil
+}
+
+// goneMessages counts, by thread, the messages of the live conversation that to does not have.
+func (s *Session) goneMessages(to journal.Target, g going) (map[string]int, error) {
+	if g.filesOnly {
+		return nil, nil
+	}
+	then := memory.Threads{}
+	if to.Entry != nil {
+		then = threadsOf(to.Entry.Conversation)
+	}
+	gone := map[string]int{}
+	for name, ref := range s.memory.Live(s.o.Branch) {
+		if ref.Missing || ref == then[name] {
+			continue
+		}
+		now, err := s.memory.Get(ref)
+		if err != nil {
+			return nil, apiError(fmt.Errorf("read the live conversation (thread %q): %w", name, err))
+		}
+		var was convo.History
+		if r, ok := then[name]; ok && !r.Missing {
+			if was, err = s.memory.Get(r); err != nil {
+				return nil, apiError(fmt.Errorf("read the conversation of %s (thread %q): %w", to.Name(), name, err))
+			}
+		}
+		same := 0
+		for same < min(len(now.Items), len(was.Items)) && bytes.Equal(now.Items[same], was.Items[same]) {
+			same++
+		}
+		if n := len(now.Items) - same; n > 0 {
+			gone[name] = n
+		}
+	}
+	return gone, nil
 }
 
 // inLineOf returns the line of a sealed layer, as far as the journal knows parents. A layer that a head movement sealed has no entry; then

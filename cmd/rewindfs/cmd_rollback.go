@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -44,7 +45,7 @@ leaves them as they are.
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.req.DryRun, "dry-run", false, "only tell what would change, and which checkpoints would leave the line")
+	f.BoolVar(&o.req.DryRun, "dry-run", false, "only tell what would change, and which checkpoints and messages would go")
 	f.BoolVar(&o.req.Touch, "touch", false, "give what differs the present time, for build tools outside of the mount")
 	f.StringVar(&o.req.Notes, "notes", "", "why, for the model and the ledger")
 	f.BoolVar(&o.req.NoNotice, "no-notice", false, "do not tell the model")
@@ -219,7 +220,7 @@ func printConversation(w io.Writer, res *control.Rollback, filesOnly bool) {
 
 // printForeseen prints a dry run.
 func printForeseen(w io.Writer, r control.RollbackRequest, res *control.Rollback) {
-	if res.Noop {
+	if res.Noop && len(res.GoneMessages) == 0 {
 		fmt.Fprintf(w, "Already at '%s', with nothing changed.\n", res.Checkpoint)
 		return
 	}
@@ -235,6 +236,9 @@ func printForeseen(w io.Writer, r control.RollbackRequest, res *control.Rollback
 	}
 	printTargets(w, res.Targets)
 	printDropped(w, res, "would leave the line")
+	for _, name := range slices.Sorted(maps.Keys(res.GoneMessages)) {
+		fmt.Fprintf(w, "Of the conversation (%s), the last %s would go.\n", show(name), count(int64(res.GoneMessages[name]), "message"))
+	}
 	printBusy(w, res)
 	fmt.Fprintf(w, "Nothing was done. Do it with: rewindfs rollback %s\n", quoteArg(r.Ref))
 }

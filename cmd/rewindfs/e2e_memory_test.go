@@ -78,8 +78,12 @@ func TestConversationGoesBackWithTheFiles(t *testing.T) {
 	w.rewind("status").want(t, 0, "conversation: 4 messages")
 
 	dry := w.rewind("rollback", "A", "--dry-run", "--json").data(t)
-	if dig(dry, "changes", 0, "path") != "f" || dry["messages"] != nil {
+	if dig(dry, "changes", 0, "path") != "f" || dry["messages"] != nil || dig(dry, "gone_messages", "main") != 2.0 {
 		t.Errorf("%v", dry)
+	}
+	w.rewind("rollback", "none", "--dry-run").want(t, 0, "Of the conversation (main), the last 4 messages would go.")
+	if o := w.rewind("rollback", "A", "--dry-run", "--files-only"); strings.Contains(o.out, "conversation") {
+		t.Errorf("%s", o.out)
 	}
 	o := w.rewind("rollback", "A", "--notes", "tests </b> failed", "--json").want(t, 0, `"messages":[`+msgUser+",")
 	d := o.data(t)

@@ -40,7 +40,7 @@ var mayImport = map[string]string{
 	"merge3":           "linediff",
 	"paths":            "",
 	"control":          "",
-	"session":          "kv cas layers patch hunks apply fs fs/transport journal memory memory/convo ledger budget control archive paths targets internal/secret",
+	"session":          "kv cas layers patch hunks apply fs fs/transport journal memory memory/convo ledger budget control archive paths targets internal/proctree internal/secret",
 	"bench":            "control session",
 	"cmd/rewindfs":     "bench control hunks sandbox session memory memory/convo memory/valid ledger verify budget paths internal/capture internal/secret",
 	"archive":          "layers",

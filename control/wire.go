@@ -96,8 +96,9 @@ type Status struct {
 	Targets          []Target          `json:"targets,omitempty"`      // outside of the mount, that every checkpoint copies
 	TargetsOwed      []Target          `json:"targets_owed,omitempty"` // that the last movement of the head did not put back
 	// LeadOut are symlinks, changed since the base, that lead out of the project. LeadOutCut: there may be more.
-	LeadOut    []Change `json:"lead_out"`
-	LeadOutCut bool     `json:"lead_out_truncated,omitempty"`
+	LeadOut    []Change  `json:"lead_out"`
+	LeadOutCut bool      `json:"lead_out_truncated,omitempty"`
+	Runs       []OpenRun `json:"runs,omitempty"` // commands of run whose end is not recorded, oldest first
 }
 
 // PathRules are the rules of rewindfs.toml that the daemon goes by, in gitignore syntax. File is where they were read, "" for none.

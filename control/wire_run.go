@@ -1,5 +1,7 @@
 package control
 
+import "time"
+
 // The calls about commands that the command line runs.
 const (
 	PathRuns    = "/v1/runs"     // POST RunBegin → RunBegun
@@ -56,3 +58,18 @@ type RunEnded struct {
 	Truncated    bool     `json:"truncated,omitempty"`
 	Warnings     []string `json:"warnings"`
 }
+
+// OpenRun is a command whose end is not recorded.
+type OpenRun struct {
+	Command    string    `json:"command"`
+	Checkpoint string    `json:"checkpoint"`    // the id of the state in front of it
+	PID        int       `json:"pid,omitempty"` // of the process that said that it begins, 0 where that is not known here
+	State      string    `json:"state"`         // RunRuns or RunUnknown
+	StartedAt  time.Time `json:"started_at"`
+}
+
+// The states of an OpenRun.
+const (
+	RunRuns    = "running"
+	RunUnknown = "unknown" // nobody can tell whether it still runs
+)

@@ -296,6 +296,24 @@ func (j *Journal) MovedSince(branch string, layer uint64) bool {
 	return true
 }
 
+// HasRun reports whether the log of branch has the command that began when the checkpoint was made that sealed layer.
+func (j *Journal) HasRun(branch string, layer uint64) bool {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	for _, op := range slices.Backward(j.ops) {
+		if op.Branch != branch || op.From != layer {
+			continue
+		}
+		switch op.Kind {
+		case OpRun:
+			return true
+		case OpCheckpoint:
+			return false
+		}
+	}
+	return false
+}
+
 // Undo returns where the head of branch goes when it is taken back n steps: the
 // states gone over, newest first; the last one's Back is the target. The
 // index does not change until an OpUndo is committed.

@@ -489,6 +489,9 @@ func TestMovedSince(t *testing.T) {
 	if h.j.MovedSince("main", 1) || h.j.MovedSince("main", 2) || !h.j.MovedSince("main", 7) {
 		t.Error("checkpoints, commands and other branches move no head")
 	}
+	if h.j.HasRun("main", 1) || !h.j.HasRun("main", 2) || h.j.HasRun("main", 3) || h.j.HasRun("other", 2) {
+		t.Error("the command on top of layer 2 is in the log, and no other")
+	}
 	h.move(OpUndo, 1, 1)
 	at(4)
 	if !h.j.MovedSince("main", 2) || h.j.MovedSince("main", 4) {

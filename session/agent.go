@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -52,6 +53,7 @@ func (s *Session) welcome() {
 	s.heads.Lock()
 	defer s.heads.Unlock()
 	s.lifecycle(lifeCreated)
+	s.lookAtRuns(context.Background())
 }
 
 // farewell puts down what the agent's side has in memory. The store is still open.

@@ -117,6 +117,7 @@ type sealing struct {
 	talk       memory.Threads // the conversations, see merged
 	shareLayer bool           // where nothing was changed, the newest sealed layer will do
 	frozen     bool           // the mount is: there is no barrier then
+	run        *openRun       // the command that the checkpoint is in front of and that undo can take back; nil: none. Its Layer and Checkpoint are filled in
 }
 
 // sealed is a checkpoint that was made, or was there already.
@@ -150,29 +151,17 @@ func (s *Session) sealLocked(ctx context.Context, p sealing) (sealed, error) {
 		if e, err = s.journal.StageEntry(b, e); err != nil {
 			return err
 		}
-		live, err = s.memory.StageLive(b, s.o.Branch, talk)
+		if live, err = s.memory.StageLive(b, s.o.Branch, talk); err == nil && p.run != nil {
+			p.run.Layer, p.run.Checkpoint = e.Layer, e.ID
+			err = stageRun(b, p.run)
+		}
 		return err
 	}
 	s.layering.Lock()
 	defer s.layering.Unlock()
 	var err error
 	if p.shareLayer && s.mayShare() {
-		e.Layer = uint64(s.branch.Parent())
-		e.Seq, e.CreatedAt = s.journal.NextSeq(e.Layer), s.o.Now()
-		if at, ok := s.journal.At(e.Layer); ok {
-			e.Parent = at.Parent
-		}
-		var b kv.Batch
-		if err = stage(&b); err == nil {
-			// By it the ledger gets to know of the checkpoint when we die in front of recording it.
-			op, err = s.journal.StageOp(&b, journal.Op{
-				Kind: journal.OpCheckpoint, Branch: s.o.Branch, From: e.Layer, To: e.Layer,
-				Open: uint64(s.branch.HeadLayer()), Label: e.Label, At: e.CreatedAt,
-			})
-		}
-		if err == nil {
-			err = s.db.Apply(&b)
-		}
+		op, err = s.shareNewest(&e, stage)
 	} else {
 		_, err = s.branch.Seal(func(b *kv.Batch, sealed layers.Sealed) (err error) {
 			e.Layer, e.Parent = uint64(sealed.Layer), uint64(sealed.Parent)
@@ -196,6 +185,9 @@ func (s *Session) sealLocked(ctx context.Context, p sealing) (sealed, error) {
 		s.journal.Commit(&e, nil)
 	}
 	live()
+	if p.run != nil {
+		s.noteRuns(func(runs map[uint64]*openRun) { runs[e.Layer] = p.run })
+	}
 	s.arrived = talk
 	for _, c := range e.Targets {
 		s.holds(c)
@@ -206,6 +198,27 @@ func (s *Session) sealLocked(ctx context.Context, p sealing) (sealed, error) {
 	s.auditCheckpoint(&e, op.N)
 	s.log.Info("checkpoint", "label", e.Label, "id", e.ID, "layer", e.Layer, "changed_paths", e.ChangedPaths, "took", took, "barrier", flushed)
 	return sealed{entry: e, took: took}, nil
+}
+
+// shareNewest is the part of sealLocked that has e share the newest sealed layer. stage adds e to the batch. Preconditions: s.layering is held.
+func (s *Session) shareNewest(e *journal.Entry, stage func(*kv.Batch) error) (op journal.Op, err error) {
+	e.Layer = uint64(s.branch.Parent())
+	e.Seq, e.CreatedAt = s.journal.NextSeq(e.Layer), s.o.Now()
+	if at, ok := s.journal.At(e.Layer); ok {
+		e.Parent = at.Parent
+	}
+	var b kv.Batch
+	if err = stage(&b); err == nil {
+		// By it the ledger gets to know of the checkpoint when we die in front of recording it.
+		op, err = s.journal.StageOp(&b, journal.Op{
+			Kind: journal.OpCheckpoint, Branch: s.o.Branch, From: e.Layer, To: e.Layer,
+			Open: uint64(s.branch.HeadLayer()), Label: e.Label, At: e.CreatedAt,
+		})
+	}
+	if err == nil {
+		err = s.db.Apply(&b)
+	}
+	return op, err
 }
 
 // mayShare reports whether a checkpoint of the present state can share the newest sealed

@@ -57,6 +57,7 @@ func (s *Session) mergeHost(ctx context.Context, merges []*apply.Merge) error {
 	if err := s.alive(); err != nil {
 		return err
 	}
+	s.lookAtRuns(ctx)
 	if err := s.barrier(ctx); err != nil {
 		return apiError(err)
 	}

@@ -213,6 +213,13 @@ func (s *Session) Delete(ctx context.Context, r *control.CheckpointRef) (*contro
 		if found = err; err != nil {
 			return nil
 		}
+		s.lookAtRuns(ctx)
+		for _, r := range s.openRuns("") {
+			if r.Checkpoint == e.ID {
+				found = conflict("the command %q began there, and has not ended: undo needs the checkpoint until then", r.Label)
+				return nil
+			}
+		}
 		return []journal.Entry{e}
 	})
 	if err = firstOf(found, err); err != nil {

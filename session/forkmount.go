@@ -140,6 +140,9 @@ func (s *Session) mountBranch(name string, place ForkRecord) (*Session, error) {
 	event := f.event(ledger.KindMount)
 	event.Details = map[string]any{"base": f.o.Base, "mountpoint": f.o.Mountpoint, "generation": s.record.Generation, "version": f.o.Version}
 	s.audit(event)
+	f.heads.Lock()
+	defer f.heads.Unlock()
+	f.lookAtRuns(context.Background())
 	return f, nil
 }
 
@@ -301,7 +304,7 @@ func (s *Session) dropBranch(branch *layers.Branch, keep bool) (*control.Checkpo
 	var entry *journal.Entry
 	var op journal.Op
 	var live func()
-	talk := s.memory.Live(name)
+	talk, runs := s.memory.Live(name), s.openRuns(name)
 	keep = keep && (!branch.Clean() || len(talk) > 0)
 	sealed, err := branch.Drop(func(b *kv.Batch, at layers.Sealed) (err error) {
 		b.UseReserve()
@@ -321,6 +324,9 @@ func (s *Session) dropBranch(branch *layers.Branch, keep bool) (*control.Checkpo
 		if err != nil {
 			return err
 		}
+		for _, r := range runs {
+			b.Delete(runKey(r.Layer))
+		}
 		for _, state := range []string{statePolicy, stateLastAuto, stateLifecycle} {
 			b.Delete(stateKey(name, state))
 		}
@@ -332,6 +338,7 @@ func (s *Session) dropBranch(branch *layers.Branch, keep bool) (*control.Checkpo
 	}
 	s.journal.Commit(entry, &op)
 	live()
+	s.forgetRuns(runs)
 	event := s.event(ledger.KindDropBranch)
 	event.Branch, event.Op, event.Layer = name, op.N, uint64(sealed.Layer)
 	var out *control.Checkpoint

@@ -61,6 +61,9 @@ func (s *Session) standing(r *control.GCRules) (*standing, error) {
 	for _, e := range s.journal.Undecided() {
 		st.spared[e.ID] = true
 	}
+	for _, r := range s.openRuns("") {
+		st.spared[r.Checkpoint] = true
+	}
 	for _, b := range s.sessions() {
 		if e := b.before.Load(); e != nil {
 			st.spared[e.ID] = true

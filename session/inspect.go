@@ -29,6 +29,7 @@ func (s *Session) Status(ctx context.Context, _ *control.None) (*control.Status,
 	if s.alive() != nil {
 		st.State = StateStopping
 	}
+	st.Runs = s.describeRuns(ctx)
 	st.Undo, st.Redo = s.journal.Steps(s.o.Branch)
 	s.describeAgentSide(st)
 	var err error

@@ -112,6 +112,7 @@ func (m *merging) refused(err error) error {
 
 // run merges.
 func (m *merging) run(ctx context.Context) (*control.Merged, error) {
+	m.s.lookAtRuns(ctx)
 	theirs, err := m.seal(ctx, m.from, false)
 	if err != nil {
 		return nil, apiError(err)

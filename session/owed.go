@@ -88,7 +88,7 @@ func (s *Session) payOld() error {
 		return err
 	}
 	have := map[string]bool{}
-	f := ledger.Filter{Kinds: []ledger.Kind{ledger.KindPolicy, ledger.KindCommit}, Since: old[0].event.At}
+	f := ledger.Filter{Kinds: []ledger.Kind{ledger.KindPolicy, ledger.KindCommit, ledger.KindExec}, Since: old[0].event.At}
 	if err := ledger.Read(LedgerDir(s.o.Store), f, func(r *ledger.Record) error {
 		if name, ok := r.Details[detailOwed].(string); ok {
 			have[name] = true

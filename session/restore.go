@@ -36,6 +36,9 @@ func (s *Session) Restore(ctx context.Context, r *control.RestoreRequest) (*cont
 	if err != nil {
 		return nil, err
 	}
+	if !r.DryRun {
+		s.lookAtRuns(ctx)
+	}
 	if err := s.barrier(ctx); err != nil {
 		return nil, apiError(err)
 	}

@@ -60,6 +60,7 @@ type going struct {
 // rollbackTo brings back the files and the conversations of a checkpoint, in one batch.
 // Preconditions: s.heads is held.
 func (s *Session) rollbackTo(ctx context.Context, to journal.Target, g going) (*control.Rollback, error) {
+	s.lookAtRuns(ctx)
 	m := move{
 		target: layers.Layer(to.Layer), touch: g.touch, kind: journal.OpRollback, label: to.Name(),
 		reason: g.reason, trigger: g.trigger,
@@ -133,7 +134,15 @@ func (s *Session) walk(ctx context.Context, r *control.UndoRequest, kind journal
 	if err := s.alive(); err != nil {
 		return nil, err
 	}
+	if err := s.endLostRuns(ctx, ""); err != nil {
+		return nil, apiError(err)
+	}
 	path, err := steps(s.o.Branch, n)
+	if kind == journal.OpUndo {
+		if err := s.mayPassRuns(ctx, path); err != nil {
+			return nil, apiError(err)
+		}
+	}
 	if err != nil {
 		if one, _ := steps(s.o.Branch, 1); one == nil && errors.Is(err, journal.ErrNothing) {
 			return nil, &control.Error{Code: control.CodeNothing, Message: none}
@@ -333,15 +342,20 @@ func (s *Session) untouched(mv layers.Moved) (bool, error) {
 
 // noteOp records an operation that changes nothing in the layers, and returns it with its number.
 func (s *Session) noteOp(op journal.Op) (journal.Op, error) {
-	s.layering.Lock()
-	defer s.layering.Unlock()
 	var b kv.Batch
 	b.UseReserve()
-	op, err := s.journal.StageOp(&b, op)
+	return s.applyOp(&b, op)
+}
+
+// applyOp is noteOp in one batch with what b has.
+func (s *Session) applyOp(b *kv.Batch, op journal.Op) (journal.Op, error) {
+	s.layering.Lock()
+	defer s.layering.Unlock()
+	op, err := s.journal.StageOp(b, op)
 	if err != nil {
 		return op, err
 	}
-	if err := s.db.Apply(&b); err != nil {
+	if err := s.db.Apply(b); err != nil {
 		return op, fmt.Errorf("note the operation: %w", err)
 	}
 	s.journal.Commit(nil, &op)

@@ -57,20 +57,26 @@ func (s *Session) RunBegin(ctx context.Context, r *control.RunBegin) (*control.R
 	if err := s.withinBudget("run"); err != nil {
 		return nil, err
 	}
+	s.lookAtRuns(ctx)
 	now, err := s.merged(nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	e.Tool = s.calls.between()
-	made, err := s.sealLocked(ctx, sealing{entry: e, talk: now, shareLayer: r.Auto})
+	s.madeUp++
+	out := &control.RunBegun{ID: fmt.Sprintf("run-%d-%d", s.record.Generation, s.madeUp)}
+	event := s.runEvent(out.ID, &r.Run)
+	seal := sealing{entry: e, talk: now, shareLayer: r.Auto}
+	if !r.Auto {
+		seal.run = s.newRun(ctx, &r.Run, event.Details)
+	}
+	made, err := s.sealLocked(ctx, seal)
 	if err != nil {
 		return nil, apiError(err)
 	}
 	s.lifecycle(lifeActive)
-	s.madeUp++
-	out := &control.RunBegun{ID: fmt.Sprintf("run-%d-%d", s.record.Generation, s.madeUp), Checkpoint: s.describeCheckpoint(&made.entry)}
+	out.Checkpoint = s.describeCheckpoint(&made.entry)
 	out.Checkpoint.EngineUS, out.Checkpoint.Targets = made.took.Microseconds(), took.wire
-	event := s.runEvent(out.ID, &r.Run)
 	event.Checkpoint, event.Label, event.Layer = made.entry.ID, made.entry.Label, made.entry.Layer
 	s.audit(event)
 	s.thinOut()
@@ -89,11 +95,6 @@ func (s *Session) RunEnd(ctx context.Context, r *control.RunEnd) (*control.RunEn
 	}
 	event := s.runEvent(r.ID, &r.Run)
 	event.Checkpoint = r.Checkpoint
-	if out.ChangedPaths != nil && *out.ChangedPaths > 0 {
-		if event.Op, err = s.noteRun(r.Checkpoint, &r.Run); err != nil {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("undo will not take the command back (rewindfs rollback %s does): %v", r.Checkpoint, err))
-		}
-	}
 	for k, v := range map[string]any{"exit_code": r.ExitCode, "timed_out": r.TimedOut, "duration_ms": r.DurationMS, "changed_paths": out.ChangedPaths, "left": r.Left} {
 		event.Details[k] = v
 	}
@@ -106,29 +107,10 @@ func (s *Session) RunEnd(ctx context.Context, r *control.RunEnd) (*control.RunEn
 	if len(r.Refused) > 0 {
 		event.Details["refused"] = r.Refused[:min(len(r.Refused), maxRefused)]
 	}
-	s.audit(event)
+	if err := s.endRun(ctx, r.Checkpoint, runLabel(&r.Run), out.ChangedPaths != nil && *out.ChangedPaths > 0, event); err != nil {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("the end of the command is not recorded: if undo does not take it back, rewindfs rollback %s does: %v", r.Checkpoint, err))
+	}
 	return out, nil
-}
-
-// noteRun makes a command that has changed something a step of undo, and returns the operation's number: 0 for one of which
-// no listed checkpoint was made, or since whose begin the head was moved, which undo takes back.
-func (s *Session) noteRun(checkpoint string, r *control.Run) (uint64, error) {
-	s.heads.Lock()
-	defer s.heads.Unlock()
-	if err := s.alive(); err != nil {
-		return 0, err
-	}
-	t, err := s.journal.Resolve(checkpoint, s.line)
-	if err != nil || t.Entry == nil || t.Entry.Auto || s.journal.MovedSince(s.o.Branch, t.Layer) {
-		return 0, err
-	}
-	op := journal.Op{
-		Kind: journal.OpRun, Branch: s.o.Branch, From: t.Layer, To: t.Layer, Open: uint64(s.branch.HeadLayer()),
-		Label: clip(strings.Join(secret.Mask(r.Argv[:min(len(r.Argv), maxArgs)], nil), " "), maxRunLabel), At: s.o.Now(),
-		Live: left(t.Entry.Conversation), Targets: t.Entry.Targets,
-	}
-	op, err = s.noteOp(op)
-	return op.N, err
 }
 
 // changedBy compares the state of a checkpoint with the present one.

@@ -61,6 +61,9 @@ type store struct {
 	committing sync.Mutex    // held by the one who writes to the host; taken before all others
 	committed  atomic.Uint64 // the layer that is being written to the host, 0 for none
 
+	runsMu sync.Mutex          // innermost
+	runs   map[uint64]*openRun // by layer, see openRun; guarded by runsMu, the elements are never changed
+
 	containersMu sync.Mutex // guards the file of containers; innermost
 
 	recordMu sync.Mutex
@@ -87,6 +90,7 @@ func newStore(log *slog.Logger) *store {
 		log: log, done: make(chan struct{}), cut: make(chan struct{}, 1),
 		intake: semaphore.NewWeighted(control.MaxMessages),
 		staged: map[*layers.Branch]struct{}{}, pinned: map[*[]journal.Entry]struct{}{},
+		runs: map[uint64]*openRun{},
 	}
 }
 
@@ -244,6 +248,9 @@ func (s *Session) openTree() error {
 		return fmt.Errorf("open branch %s: %w", s.o.Branch, err)
 	}
 	if s.journal, err = journal.Open(s.db, s.o.Now); err != nil {
+		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
+	}
+	if err := s.loadRuns(); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
 	owed, err := s.owedTargets(s.o.Branch)

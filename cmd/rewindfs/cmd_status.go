@@ -243,6 +243,9 @@ func printStatus(w io.Writer, st *control.Status) {
 	if len(st.TargetsOwed) > 0 {
 		rows = append(rows, []string{"Not put back", describeTargets(st.TargetsOwed) + ": make the last rollback, undo or redo again"})
 	}
+	for _, r := range st.Runs {
+		rows = append(rows, []string{"Running", describeRun(&r)})
+	}
 	if r := st.LastAutoRollback; r != nil {
 		rows = append(rows, []string{"Went back", describeAutoRollback(r)})
 	}
@@ -320,4 +323,12 @@ func topRequests(n map[string]uint64) string {
 		return "none yet"
 	}
 	return fmt.Sprintf("%d (%s)", total, strings.Join(out, ", "))
+}
+
+func describeRun(r *control.OpenRun) string {
+	who := "its end is not recorded"
+	if r.State == control.RunRuns {
+		who = fmt.Sprintf("pid %d", r.PID)
+	}
+	return fmt.Sprintf("'%s' (%s, since %s)", show(r.Command), who, when(r.StartedAt))
 }

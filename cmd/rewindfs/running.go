@@ -177,7 +177,7 @@ func (a *app) tellEnd(ctx context.Context, c *control.Client, end control.RunEnd
 	}
 	told, err := c.RunEnd(ctx, end)
 	if err != nil {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("the end of the command is not recorded, so undo will not take it back (rewindfs rollback %s does): %v", show(end.Checkpoint), err))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("the end of the command is not recorded (rewindfs rollback %s takes it back): %v", show(end.Checkpoint), err))
 		return
 	}
 	res.ChangedPaths, res.Changes, res.ChangesCut = told.ChangedPaths, told.Changes, told.Truncated

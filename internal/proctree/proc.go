@@ -96,6 +96,13 @@ func Runs(pid int) bool {
 	return err == nil && s.runs()
 }
 
+// Born returns when process pid was started, in clock ticks since boot, and whether it runs. Together with the pid that names a
+// process until the next boot. The error is that of /proc, which may hide processes of other users.
+func Born(pid int) (start string, runs bool, err error) {
+	s, err := readStat(pid)
+	return s.start, s.runs(), err
+}
+
 // Stopped says whether process pid is kept from running by a signal, as Ctrl-Z sends one.
 func Stopped(pid int) bool {
 	s, err := readStat(pid)

@@ -93,12 +93,13 @@ type Status struct {
 	MountpointB64    string            `json:"mountpoint_b64,omitempty"`
 	StoreB64         string            `json:"store_b64,omitempty"`
 	Paths            PathRules         `json:"paths"`
-	Targets          []Target          `json:"targets,omitempty"`      // outside of the mount, that every checkpoint copies
-	TargetsOwed      []Target          `json:"targets_owed,omitempty"` // that the last movement of the head did not put back
+	Targets          []Target          `json:"targets,omitempty"`         // outside of the mount, that every checkpoint copies
+	TargetsOwed      []Target          `json:"targets_owed,omitempty"`    // that the last movement of the head did not put back
+	TargetsOwedBy    *Movement         `json:"targets_owed_by,omitempty"` // that movement, where it is known
+	Runs             []OpenRun         `json:"runs,omitempty"`            // commands of run whose end is not recorded, oldest first
 	// LeadOut are symlinks, changed since the base, that lead out of the project. LeadOutCut: there may be more.
-	LeadOut    []Change  `json:"lead_out"`
-	LeadOutCut bool      `json:"lead_out_truncated,omitempty"`
-	Runs       []OpenRun `json:"runs,omitempty"` // commands of run whose end is not recorded, oldest first
+	LeadOut    []Change `json:"lead_out"`
+	LeadOutCut bool     `json:"lead_out_truncated,omitempty"`
 }
 
 // PathRules are the rules of rewindfs.toml that the daemon goes by, in gitignore syntax. File is where they were read, "" for none.

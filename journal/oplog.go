@@ -301,13 +301,11 @@ func (j *Journal) HasRun(branch string, layer uint64) bool {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	for _, op := range slices.Backward(j.ops) {
-		if op.Branch != branch || op.From != layer {
-			continue
-		}
-		switch op.Kind {
-		case OpRun:
+		switch {
+		case op.Branch != branch:
+		case op.Kind == OpRun && op.From == layer:
 			return true
-		case OpCheckpoint:
+		case op.Open == layer: // it was not sealed yet
 			return false
 		}
 	}

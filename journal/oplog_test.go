@@ -489,6 +489,8 @@ func TestMovedSince(t *testing.T) {
 	if h.j.MovedSince("main", 1) || h.j.MovedSince("main", 2) || !h.j.MovedSince("main", 7) {
 		t.Error("checkpoints, commands and other branches move no head")
 	}
+	h.j.Commit(nil, &Op{Kind: OpCheckpoint, Branch: "main", From: 2, To: 2, Open: 9}) // one that shares the layer
+	h.j.Commit(nil, &Op{Kind: OpCheckpoint, Branch: "other", From: 8, To: 8, Open: 2})
 	if h.j.HasRun("main", 1) || !h.j.HasRun("main", 2) || h.j.HasRun("main", 3) || h.j.HasRun("other", 2) {
 		t.Error("the command on top of layer 2 is in the log, and no other")
 	}

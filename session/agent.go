@@ -37,7 +37,7 @@ func (s *Session) loadBranchSide() error {
 			return fmt.Errorf("open branch %s of the store %s: %w", s.o.Branch, s.o.Store, err)
 		}
 	}
-	return nil
+	return s.tellOwed()
 }
 
 // welcome records that the session is served, and what a crash kept from the ledger.

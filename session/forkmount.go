@@ -327,6 +327,7 @@ func (s *Session) dropBranch(branch *layers.Branch, keep bool) (*control.Checkpo
 		for _, r := range runs {
 			b.Delete(runKey(r.Layer))
 		}
+		b.Delete(kv.Meta(owedTargets + name))
 		for _, state := range []string{statePolicy, stateLastAuto, stateLifecycle} {
 			b.Delete(stateKey(name, state))
 		}

@@ -51,7 +51,9 @@ func (s *Session) Status(ctx context.Context, _ *control.None) (*control.Status,
 	if err != nil {
 		return nil, apiError(err)
 	}
-	st.TargetsOwed = wireTargets(owed, "")
+	if st.TargetsOwed = wireTargets(owed, ""); len(owed) > 0 {
+		st.TargetsOwedBy = s.owedBy()
+	}
 	if all, err := s.rulesTargets(); err != nil {
 		s.log.Warn("targets cannot be copied", "error", err) // a checkpoint says so
 	} else {

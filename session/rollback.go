@@ -232,7 +232,9 @@ func (s *Session) moveHead(ctx context.Context, m move) (*control.Rollback, erro
 			o.Same = uint64(parent)
 		}
 		if op, err = s.journal.StageOp(b, o); err == nil {
-			err = s.stageOwed(b, m.back)
+			if err = s.stageSettled(b); err == nil {
+				err = s.stageOwed(b, m.back)
+			}
 		}
 		if err != nil || m.conv == nil {
 			return err

@@ -253,11 +253,7 @@ func (s *Session) openTree() error {
 	if err := s.loadRuns(); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.o.Store, err)
 	}
-	owed, err := s.owedTargets(s.o.Branch)
-	if err == nil && len(owed) > 0 {
-		s.log.Warn("the last movement of the head did not put back all targets outside of the mount: make it again", "targets", targetNames(wireTargets(owed, "")))
-	}
-	return firstOf(err, s.openAgentSide())
+	return s.openAgentSide()
 }
 
 // noteDrift tells every mount. Called with the tree locked.

@@ -83,8 +83,11 @@ func (s *Session) moveTalk(op *journal.Op, m move, seal bool) error {
 // move. Preconditions: s.heads is held.
 func (s *Session) moveWithoutFiles(m move, moved layers.Moved) (op journal.Op, talk bool, err error) {
 	target := uint64(m.target)
-	talk = m.back.any() || m.conv != nil && !maps.Equal(m.conv.live, s.memory.Live(s.o.Branch))
+	spoken := m.conv != nil && !maps.Equal(m.conv.live, s.memory.Live(s.o.Branch))
+	talk = m.back.any() || spoken
 	switch {
+	case m.kind == journal.OpRollback && m.back.any() && !spoken && m.back.completes():
+		// The last movement was to do it: this is no other one.
 	case talk || m.conv != nil && m.kind != journal.OpRollback:
 		// The conversation or a target moves, or the steps led back to where they began.
 		op = s.opOf(m, moved)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/rewindfs/rewindfs/control"
@@ -20,12 +21,6 @@ import (
 // copy them before anything is locked that a program could wait for. A movement of the head to a checkpoint first copies what they hold
 // now, for its operation, so that undo brings it back, and puts back what the checkpoint has when the head has moved. (What other programs
 // commit to them between the two is in neither.)
-//
-// From the head's batch until all are put back the store says what is owed. A start after a crash tells of it, and leaves it to the user to
-// move there again: programs may have gone on with the targets meanwhile.
-
-// owedTargets is the kv.Meta key of what the last movement of a branch's head has still to put back.
-const owedTargets = "owed_targets/"
 
 // rulesTargets are those of rewindfs.toml.
 func (s *Session) rulesTargets() (out []journal.Copy, err error) {
@@ -213,16 +208,27 @@ type putting struct {
 	staged  []*targets.Staged
 	present []journal.Copy // what they hold now, in the same order
 	same    []journal.Copy // those that hold it already
+	late    []journal.Copy // what they would hold, had the last movement put it back; of those that have not changed since
 	release func()
 }
 
 func (p *putting) any() bool { return p != nil && len(p.staged) > 0 }
 
+// left is what the targets held in the state that is left, as the journal is to have it.
 func (p *putting) left() []journal.Copy {
 	if p == nil {
 		return nil
 	}
-	return p.present
+	return journal.AndAlso(p.late, p.present)
+}
+
+// completes reports whether what is put back is what the last movement owes, and no more.
+func (p *putting) completes() bool {
+	left := p.left()
+	return !slices.ContainsFunc(p.staged, func(st *targets.Staged) bool {
+		was, known := copyOf(left, st.Key())
+		return !known || !was.Same(&st.Copy)
+	})
 }
 
 // readyTargets makes ready what putting want back needs, and copies what the targets hold now. Nothing of them is changed. The caller closes
@@ -267,7 +273,8 @@ func (s *Session) readyTargets(ctx context.Context, want []journal.Copy) (_ *put
 		}
 		p.staged, p.present = append(p.staged, st), append(p.present, now)
 	}
-	return p, nil
+	p.late, err = s.lateCopies(slices.Concat(p.present, p.same))
+	return p, err
 }
 
 // close gives back what readyTargets took.
@@ -275,35 +282,6 @@ func (p *putting) close() {
 	if p != nil {
 		p.release()
 	}
-}
-
-// stageOwed adds to b what is owed from its application on.
-func (s *Session) stageOwed(b *kv.Batch, p *putting) error {
-	if !p.any() {
-		return nil
-	}
-	var all []journal.Copy
-	for _, st := range p.staged {
-		all = append(all, st.Copy)
-	}
-	v, err := json.Marshal(all)
-	if err != nil {
-		return fmt.Errorf("encode what is to be put back: %w", err)
-	}
-	b.Put(kv.Meta(owedTargets+s.o.Branch), v)
-	return nil
-}
-
-// owedTargets lists what the last movement of the branch's head did not put back.
-func (st *store) owedTargets(branch string) (owed []journal.Copy, err error) {
-	v, ok, err := st.db.Get(kv.Meta(owedTargets + branch))
-	if err == nil && ok {
-		err = json.Unmarshal(v, &owed)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read which targets are to be put back: %w", err)
-	}
-	return owed, nil
 }
 
 // putBack puts back what was made ready, and says what became of each. Preconditions: s.heads is held; the head has moved.
@@ -329,13 +307,17 @@ func (s *Session) putBack(ctx context.Context, p *putting) []control.Target {
 		}
 		out = append(out, w)
 	}
-	if failed || !p.any() {
+	if failed {
 		return out
 	}
+	// With nothing to put back, too: an earlier movement may have ended before it said that all is back.
 	var b kv.Batch
 	b.UseReserve()
-	b.Delete(kv.Meta(owedTargets + s.o.Branch))
-	if err := s.db.Apply(&b); err != nil {
+	err := s.stageSettled(&b)
+	if err == nil && b.Len() > 0 {
+		err = s.db.Apply(&b)
+	}
+	if err != nil {
 		s.log.Warn("status will go on to say that targets are to be put back", "error", err)
 	}
 	return out
@@ -351,7 +333,10 @@ func (s *Session) holds(c journal.Copy) {
 
 // wentOn reports whether targets that p is about have changed since the head got where it stands. Preconditions: s.heads is held.
 func (s *Session) wentOn(p *putting) bool {
-	for _, c := range p.left() {
+	if p == nil {
+		return false
+	}
+	for _, c := range p.present {
 		if was, known := s.held[c.Key()]; !known || !was.Same(&c) {
 			return true
 		}

@@ -2,6 +2,7 @@ package targets
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"encoding/binary"
 	"errors"
@@ -186,7 +187,10 @@ func load(ctx context.Context, path, src string) (err error) {
 // create makes the file at path, where nothing is, from the database file src, whole or not at all. What a database that was removed has left next to it
 // would be taken for the new one's, so it is moved aside; moved says where to.
 func create(path, src string, mode uint32, wal bool) (moved []string, err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".rewindfs-*")
+	if err := tidy(path); err != nil {
+		return nil, err
+	}
+	tmp, err := os.OpenFile(unfinished(path), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -209,6 +213,20 @@ func create(path, src string, mode uint32, wal bool) (moved []string, err error)
 		}
 	}
 	return moved, unix.Renameat2(unix.AT_FDCWD, tmp.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+}
+
+// unfinished is where create makes a new file for path.
+func unfinished(path string) string {
+	sum := sha256.Sum256([]byte(filepath.Base(path)))
+	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".rewindfs-%x", sum[:8]))
+}
+
+// tidy removes what a create of path that was killed has left.
+func tidy(path string) error {
+	if err := os.Remove(unfinished(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // fill copies src to f, as a database with or without a write-ahead log.

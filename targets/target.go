@@ -229,6 +229,19 @@ func (s *Store) write(c Content, file string) (err error) {
 	return s.Read(c, f)
 }
 
+// Tidy removes what a PutBack of c that was killed has left next to it.
+func (s *Store) Tidy(c *journal.Copy) error {
+	if c.Kind != journal.TargetSQLite {
+		return nil
+	}
+	s.working.Lock()
+	defer s.working.Unlock()
+	if real, err := resolve(string(c.Name)); err != nil || real != string(c.Name) {
+		return ignoreMissing(err) // it leads elsewhere now: that is not ours
+	}
+	return tidy(string(c.Name))
+}
+
 // PutBack makes the target hold what was staged. note says what else was done. Preconditions: Hold.
 func (s *Store) PutBack(ctx context.Context, st *Staged) (note string, err error) {
 	s.working.Lock()

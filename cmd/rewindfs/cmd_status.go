@@ -241,7 +241,7 @@ func printStatus(w io.Writer, st *control.Status) {
 		rows = append(rows, []string{"Targets", "every checkpoint copies " + describeTargets(st.Targets)})
 	}
 	if len(st.TargetsOwed) > 0 {
-		rows = append(rows, []string{"Not put back", describeTargets(st.TargetsOwed) + ": make the last rollback, undo or redo again"})
+		rows = append(rows, []string{"Not put back", describeTargets(st.TargetsOwed) + putBackWith(st.TargetsOwedBy)})
 	}
 	for _, r := range st.Runs {
 		rows = append(rows, []string{"Running", describeRun(&r)})

@@ -60,7 +60,7 @@ func (a *app) runWalk(ctx context.Context, verb string, r control.UndoRequest) e
 	if err != nil {
 		return err
 	}
-	return a.moved(res, back+", then rewindfs "+verb, func(w io.Writer) {
+	return a.moved(res, walkAgain(verb), func(w io.Writer) {
 		fmt.Fprintf(w, "Done: %s. %s changed in %s.\n", describeWalk(verb, r.N, res), count(res.ChangedPaths, "path"), micros(res.EngineUS))
 		printTargets(w, res.Targets)
 		printConversation(w, res, res.FilesOnly)

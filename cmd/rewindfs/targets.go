@@ -41,6 +41,25 @@ func describeTargets(all []control.Target) string {
 	return shownList(names)
 }
 
+// putBackWith says how to have targets put back that the movement by has left as they were.
+func putBackWith(by *control.Movement) string {
+	switch {
+	case by == nil:
+		return ""
+	case by.Kind == "undo" || by.Kind == "redo":
+		return ": say rewindfs " + walkAgain(by.Kind)
+	}
+	return ": say rewindfs rollback " + quoteArg(show(by.Label))
+}
+
+// walkAgain is how the last undo or redo is made again.
+func walkAgain(verb string) string {
+	if verb == "redo" {
+		return "undo, then rewindfs redo"
+	}
+	return "redo, then rewindfs undo"
+}
+
 // printTargets says what has become of targets.
 func printTargets(w io.Writer, all []control.Target) {
 	for i := range all {

@@ -172,7 +172,7 @@ func (c *trial) killAtWork() {
 	defer unix.Close(fd)
 	doomed := func() { a.killed.Store(true) }
 	if write >= 0 {
-		r := killAtWrite(c.pid, write, 100*time.Millisecond, func() { close(hold) }, doomed)
+		r := killAtWrite(c.pid, storeWrites, write, 100*time.Millisecond, func() { close(hold) }, doomed)
 		if r.err != nil && !c.blind {
 			c.blind = true
 			c.Logf("kills by the clock alone: %v", r.err)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 	"unsafe"
@@ -19,16 +20,18 @@ type ended struct {
 	err    error // why there was no trace; the process lives then
 }
 
-// killAtWrite ends a process with SIGKILL in front of the n-th write, from 0, to one of its
-// files (pwrite(2): the store and the ledger are written by nothing else), or when limit is
+// storeWrites is what the store and the ledger are written by, and nothing else.
+var storeWrites = []uint64{unix.SYS_PWRITE64}
+
+// killAtWrite ends a process with SIGKILL in front of the n-th of certain system calls, from 0, or when limit is
 // over. Between two such writes is little time, and what may go wrong there a kill by the clock would
 // find once in many thousands. ready is called when the process is watched, doomed before it is killed.
 // It returns when all threads of the process are gone, or were not watched after all.
-func killAtWrite(pid, n int, limit time.Duration, ready, doomed func()) ended {
+func killAtWrite(pid int, calls []uint64, n int, limit time.Duration, ready, doomed func()) ended {
 	result := make(chan ended)
 	go func() {
 		runtime.LockOSThread() // the tracer is a thread; it ends with this goroutine
-		tr := &tracer{pid: pid, kill: n, doomed: doomed}
+		tr := &tracer{pid: pid, calls: calls, kill: n, doomed: doomed}
 		err := tr.seize()
 		ready()
 		if err != nil {
@@ -46,7 +49,8 @@ func killAtWrite(pid, n int, limit time.Duration, ready, doomed func()) ended {
 // tracer watches all threads of a process, by ptrace(2).
 type tracer struct {
 	pid    int
-	kill   int // before which write
+	calls  []uint64 // that count as writes
+	kill   int      // before which write
 	doomed func()
 	writes int
 }
@@ -142,7 +146,7 @@ func (tr *tracer) follow() error {
 func (tr *tracer) syscall(tid int) {
 	var info syscallInfo
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(tid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
-	if errno != 0 || info.op != syscallEntry || info.number != unix.SYS_PWRITE64 {
+	if errno != 0 || info.op != syscallEntry || !slices.Contains(tr.calls, info.number) {
 		return
 	}
 	if tr.writes == tr.kill {

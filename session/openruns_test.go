@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/journal"
 	"github.com/rewindfs/rewindfs/kv"
 	"github.com/rewindfs/rewindfs/ledger"
 )
@@ -176,6 +177,7 @@ func TestManyCommandsWithoutEnd(t *testing.T) {
 		{"a+ a! s b+ b! s ", "run b,run a"},
 		{"a+ a! R ", "rollback base,run a"}, // the command comes before what was done after it
 		{"a+ R a! ", "rollback base"},       // and is in what was left, if its caller lived until then
+		{"a- a! b+ b. ", "run b"},           // it had changed nothing when b began
 		{"a- a! s ", ""},                    // it has changed nothing
 		{"a- a! a. ", ""},
 		{"a+ a! s a. ", "run a"},
@@ -210,6 +212,12 @@ func TestManyCommandsWithoutEnd(t *testing.T) {
 					if do[1] == '+' {
 						r.write(t, name, fmt.Sprint(i))
 					}
+				}
+			}
+			for _, c := range open {
+				noted := slices.DeleteFunc(r.s.journal.Ops(0), func(op journal.Op) bool { return op.Kind != journal.OpRun || op.From != c.begun.Checkpoint.Layer })
+				if len(noted) > 1 {
+					t.Errorf("in the log twice: %+v", noted)
 				}
 			}
 			if got := strings.Join(r.ways(t), ","); got != c.want {

@@ -184,6 +184,7 @@ func TestManyCommandsWithoutEnd(t *testing.T) {
 		{"a+ a! a. ", "run a"},
 		{"a+ a. a. ", "run a"},
 		{"a- e s w a. ", "run a"}, // whether it runs is not known: it can still be made a step
+		{"a- e s w ", "run a"},
 		{"a- e a! w s ", "run a"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -273,6 +274,23 @@ func TestUndoUnderACommandThatRuns(t *testing.T) {
 	r.want(t, "", "f", "3")
 }
 
+// What others have changed since the begin of a command that runs is no change of it once it is taken back.
+func TestUndoOverOthersUnderACommandThatRuns(t *testing.T) {
+	r := start(t, options(t))
+	r.checkpoint(t, "zero")
+	r.write(t, "f", "1")
+	r.rollback(t, "zero")
+	c := r.runs(t, "server")
+	inner := r.runs(t, "inner")
+	r.write(t, "f", "2")
+	inner.ends(t)
+	r.undo(t, 2)
+	r.want(t, "", "f", "1")
+	c.ends(t)
+	r.redo(t, 2)
+	r.want(t, "", "f", "2")
+}
+
 // A collection keeps what an open command can be taken back to.
 func TestCollectionKeepsWhatOpenCommandsNeed(t *testing.T) {
 	o := options(t)
@@ -307,6 +325,23 @@ func TestCollectionKeepsWhatOpenCommandsNeed(t *testing.T) {
 	}
 	r.undo(t, 1)
 	r.want(t, "", "f", "0")
+}
+
+// status counts a command that has lost its caller as a step.
+func TestStatusOfACommandWithoutEnd(t *testing.T) {
+	r := start(t, options(t))
+	c := r.runs(t, "lost")
+	r.write(t, "f", "1")
+	c.called(t, dead(t))
+	if st, err := r.Status(t.Context()); err != nil || st.Undo != 1 || len(st.Runs) != 0 {
+		t.Errorf("undo %d, runs %+v, %v", st.Undo, st.Runs, err)
+	}
+	r.noneOpen(t)
+	c = r.runs(t, "elsewhere")
+	c.called(t, elsewhere)
+	if st, err := r.Status(t.Context()); err != nil || len(st.Runs) != 1 || st.Runs[0].State != control.RunUnknown || st.Runs[0].PID != 0 {
+		t.Errorf("runs %+v, %v", st.Runs, err)
+	}
 }
 
 // Each branch has its commands; one that is deleted takes them with it.

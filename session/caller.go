@@ -31,14 +31,13 @@ const (
 
 // here is a caller without a process: where the daemon itself is.
 func here() caller {
-	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without it, start times are all there is
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // "": start times are all there is
 	space, _ := os.Readlink("/proc/self/ns/pid")              // likewise
 	return caller{Boot: strings.TrimSpace(string(boot)), Space: space}
 }
 
-// callerOf is who sent the request of ctx.
-func callerOf(ctx context.Context) caller {
-	c := here()
+// callerOf is who sent the request of ctx to the daemon at c.
+func callerOf(ctx context.Context, c caller) caller {
 	if peer, err := control.PeerOf(ctx); err == nil {
 		c.PID = peer.PID
 	}
@@ -48,11 +47,10 @@ func callerOf(ctx context.Context) caller {
 	return c
 }
 
-// state tells whether the caller still runs.
-func (c *caller) state() callerState {
-	now := here()
+// state tells a daemon at now whether the caller still runs.
+func (c *caller) state(now *caller) callerState {
 	switch {
-	case c.Boot != now.Boot:
+	case c.Boot != "" && now.Boot != "" && c.Boot != now.Boot:
 		return callerGone
 	case c.PID <= 0 || c.Space != now.Space:
 		return callerUnknown

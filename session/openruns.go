@@ -44,7 +44,7 @@ func runKey(layer uint64) []byte { return kv.Meta(fmt.Sprintf("%s%020d", openRun
 // newRun is the note of a command that the caller of ctx is about to run.
 func (s *Session) newRun(ctx context.Context, r *control.Run, details map[string]any) *openRun {
 	return &openRun{
-		V: stateVersion, Branch: s.o.Branch, Label: runLabel(r), Details: details, Caller: callerOf(ctx), At: s.o.Now().UTC(),
+		V: stateVersion, Branch: s.o.Branch, Label: runLabel(r), Details: details, Caller: callerOf(ctx, s.machine), At: s.o.Now().UTC(),
 	}
 }
 
@@ -65,6 +65,7 @@ func stageRun(b *kv.Batch, r *openRun) error {
 
 // loadRuns reads which commands an earlier daemon knew of.
 func (st *store) loadRuns() error {
+	st.machine = here()
 	var bad error
 	err := st.db.Scan(kv.Meta(openRunPrefix), nil, func(k, v []byte) bool {
 		r := &openRun{}
@@ -120,8 +121,11 @@ func (s *Session) lookAtRuns(ctx context.Context) {
 // but, in the order in which they began. Preconditions: s.heads is held.
 func (s *Session) endLostRuns(ctx context.Context, but string) error {
 	for _, r := range s.openRuns(s.o.Branch) {
-		state := r.Caller.state()
-		if state == callerRuns || r.Checkpoint == but {
+		if r.Checkpoint == but {
+			continue
+		}
+		state := r.Caller.state(&s.machine)
+		if state == callerRuns {
 			continue
 		}
 		n, err := s.changedSince(ctx, r.Layer)
@@ -238,7 +242,7 @@ func (s *Session) mayPassRuns(ctx context.Context, path []journal.Step) error {
 			}
 			at = layers.Layer(step.Back)
 		}
-		if last := path[len(path)-1]; last.Back >= r.Layer || r.Caller.state() != callerRuns || !s.tree.Has(layers.Layer(r.Layer)) {
+		if last := path[len(path)-1]; last.Back >= r.Layer || r.Caller.state(&s.machine) != callerRuns || !s.tree.Has(layers.Layer(r.Layer)) {
 			continue
 		}
 		if err := s.barrier(ctx); err != nil {
@@ -270,7 +274,7 @@ func (s *Session) describeRuns(ctx context.Context) (out []control.OpenRun) {
 	}
 	for _, r := range s.openRuns(s.o.Branch) {
 		o := control.OpenRun{Command: r.Label, Checkpoint: r.Checkpoint, PID: r.Caller.PID, State: control.RunUnknown, StartedAt: r.At}
-		if r.Caller.state() == callerRuns {
+		if r.Caller.state(&s.machine) == callerRuns {
 			o.State = control.RunRuns
 		}
 		out = append(out, o)

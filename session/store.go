@@ -61,8 +61,9 @@ type store struct {
 	committing sync.Mutex    // held by the one who writes to the host; taken before all others
 	committed  atomic.Uint64 // the layer that is being written to the host, 0 for none
 
-	runsMu sync.Mutex          // innermost
-	runs   map[uint64]*openRun // by layer, see openRun; guarded by runsMu, the elements are never changed
+	runsMu  sync.Mutex          // innermost
+	runs    map[uint64]*openRun // by layer, see openRun; guarded by runsMu, the elements are never changed
+	machine caller              // where the daemon is, see here
 
 	containersMu sync.Mutex // guards the file of containers; innermost
 

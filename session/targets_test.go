@@ -351,3 +351,47 @@ func TestTargetThatStaysBehind(t *testing.T) {
 	a.has(t, "2")
 	r.want(t, "", "f", "2")
 }
+
+// A daemon that was killed between the last target and the note that all are back owes nothing that is left to do.
+func TestTargetsOwedThatAreBack(t *testing.T) {
+	o := options(t)
+	r := start(t, o)
+	a := newApp(t, filepath.Join(t.TempDir(), "a.db"))
+	a.set(t, "1")
+	r.write(t, "f", "1")
+	r.keep(t, "one", a)
+	a.set(t, "2")
+	r.write(t, "f", "2")
+	owes := func() *control.Status {
+		t.Helper()
+		st, err := r.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	for _, again := range []func(){
+		func() { r.rollback(t, "one") },
+		func() { r.undo(t, 1); r.redo(t, 1) },
+		func() { r.rollback(t, "base"); r.undo(t, 1) }, // to where there are none
+	} {
+		r.rollback(t, "one")
+		e, _ := r.s.journal.Resolve("one", r.s.line)
+		b := kv.Batch{}
+		if err := r.s.stageOwed(&b, &putting{staged: []*targets.Staged{{Copy: e.Entry.Targets[0]}}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.s.db.Apply(&b); err != nil {
+			t.Fatal(err)
+		}
+		if st := owes(); statuses(st.TargetsOwed) != "a.db ;" || st.TargetsOwedBy == nil {
+			t.Errorf("owed: %+v by %+v", st.TargetsOwed, st.TargetsOwedBy)
+		}
+		again()
+		if st := owes(); len(st.TargetsOwed) > 0 || st.TargetsOwedBy != nil {
+			t.Errorf("still owed: %+v by %+v", st.TargetsOwed, st.TargetsOwedBy)
+		}
+		a.has(t, "1")
+		r.want(t, "", "f", "1")
+	}
+}

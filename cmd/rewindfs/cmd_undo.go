@@ -15,7 +15,8 @@ func (a *app) newUndo() *cobra.Command {
 	return a.newWalk("undo", "Take back the last rollback, restore or run, or the last N",
 		`Make everything as it was before the last rollback, restore, merge or run of a command that changed something, or go N such steps back (default 1), as an editor does. What was
 left as it was found is no step of its own. Nothing is lost: redo goes forward again, also to what was written
-in between; and after the next rollback, undo passes all that was undone before it.`)
+in between; and after the next rollback, undo passes all that was undone before it. While a command of run still runs and has changed
+something, undo does not go back to before it (exit 6): end the command, or take back what it has done so far with rewindfs rollback, as the message says.`)
 }
 
 func (a *app) newRedo() *cobra.Command {

@@ -33,9 +33,8 @@ func (w *world) begin(args []string, script string) *exec.Cmd {
 			}
 		}
 	})
-	ready := filepath.Join(w.mp, "ready")
 	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Lstat(ready); err == nil {
+		if w.sh("test -e $M/ready && echo there || true") == "there\n" {
 			return c
 		}
 		if time.Now().After(deadline) {
@@ -51,8 +50,13 @@ func killed(c *exec.Cmd) {
 }
 
 // A command line that is killed does not say how its command ended: undo takes that back all the same, and nothing older.
-func TestUndoAfterTheCommandLineWasKilled(t *testing.T) {
-	w := newWorld(t)
+func TestUndoAfterTheCommandLineWasKilled(t *testing.T) { testCommandLineKilled(t, newWorld(t)) }
+
+func TestUndoAfterTheCommandLineWasKilledUnprivileged(t *testing.T) {
+	testCommandLineKilled(t, newWorldFor(t, ordinaryUser(t)))
+}
+
+func testCommandLineKilled(t *testing.T, w *world) {
 	w.mount()
 	w.run(w.mp, "--", "sh", "-c", "echo 1 >first").want(t, 0)
 	c := w.begin(nil, "rm a.txt; touch ready; exec sleep 1000")

@@ -49,9 +49,16 @@
 // The daemon is killed at any moment, while an operation of a chosen kind is under way, or right after
 // something was written into the store's log or the ledger.
 //
+// # Targets
+//
+// A rollback or an undo puts databases back that lie outside of the mount; the daemon is killed in front of any system call by
+// which it changes a file. After the restart files and databases are of one state, or the files are those that were gone
+// to, and each database is of before, and named by status, or of there, whole. What status says to do completes the movement, and its
+// opposite takes it back.
+//
 // # How often
 //
-// REWINDFS_TEST_KILLS says how often (default 15, 12 for the agent; scripts/crash.sh runs 100),
+// REWINDFS_TEST_KILLS says how often (default 15, 12 for the agent, 24 for targets; scripts/crash.sh runs 100),
 // REWINDFS_TEST_SEED=fresh takes another seed. The store of a run that failed is
 // kept; the test says where.
 package crash

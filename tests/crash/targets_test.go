@@ -17,11 +17,17 @@ import (
 	"github.com/rewindfs/rewindfs/internal/mounttest"
 )
 
-// fileCalls are the system calls by which files of the host and of the store change, and those that wait for the disk.
-var fileCalls = []uint64{
-	unix.SYS_PWRITE64, unix.SYS_RENAME, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_UNLINK, unix.SYS_UNLINKAT, unix.SYS_FTRUNCATE,
+// nameCalls are the system calls by which files come, go and are filled at once, and those that wait for the disk; fileCalls are all that
+// change files of the host or of the store.
+var nameCalls = []uint64{
+	unix.SYS_RENAME, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_UNLINK, unix.SYS_UNLINKAT, unix.SYS_FTRUNCATE,
 	unix.SYS_COPY_FILE_RANGE, unix.SYS_SENDFILE, unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_FCHMOD,
 }
+
+var fileCalls = append(nameCalls[:len(nameCalls):len(nameCalls)], unix.SYS_PWRITE64)
+
+// tail is how many of the last calls of a movement are aimed at more often: they put the last target back, and say that all are back.
+const tail = 8
 
 const absent = "absent"
 
@@ -175,28 +181,34 @@ func TestTargetsSurviveKills(t *testing.T) {
 	begin("at")
 	m.OK(args...)
 	rng := rand.New(rand.NewPCG(seed, 17))
-	total, moved := [2]int{}, 0
-	for round := -2; round < kills; round++ { // the first two find out how many moments there are
-		kind := round & 1
+	total, moved := map[string]int{}, 0
+	for round := -4; round < kills; round++ { // the first four find out how many moments there are
+		kind, calls := round&1, fileCalls
+		if round&2 != 0 {
+			calls = nameCalls
+		}
 		k := movement{from: "later", to: "at", by: []string{"rollback", "at"}, back: "undo"}
 		begin("later")
 		if kind == 1 {
 			m.OK(k.by...)
 			k = movement{from: "at", to: "later", by: []string{"undo"}, back: "redo"}
 		}
-		n := -1
-		if round >= 0 {
-			n = (total[kind]*round + rng.IntN(total[kind])) / kills
+		n, all := -1, fmt.Sprint(k.by, len(calls))
+		switch {
+		case round >= 0 && round%8 < 2:
+			n = max(0, total[all]-1-rng.IntN(tail))
+		case round >= 0:
+			n = (total[all]*round + rng.IntN(total[all])) / kills
 		}
-		r, seen := k.killed(m, n)
+		r, seen := k.killed(m, calls, n)
 		if seen.err != nil {
 			t.Skipf("the daemon cannot be traced here: %v", seen.err)
 		}
-		if total[kind] = max(total[kind], seen.writes); round < 0 && r.Code != 0 {
+		if total[all] = max(total[all], seen.writes); round < 0 && r.Code != 0 {
 			t.Fatalf("without a kill: %s", r)
 		}
 		m.Mount()
-		when := fmt.Sprintf("kill %d of %v, in front of write %d of %d (exit code %d)", round, k.by, n, total[kind], r.Code)
+		when := fmt.Sprintf("kill %d of %v, in front of call %d of %d (exit code %d)", round, k.by, n, total[all], r.Code)
 		state, owes, again := k.look(m, d, when, r.Code == 0)
 		if state == k.to && r.Code != 0 {
 			moved++
@@ -223,7 +235,7 @@ func TestTargetsSurviveKills(t *testing.T) {
 	if moved == 0 {
 		t.Error("no kill came between the movement of the head and the answer")
 	}
-	t.Logf("%d kills among %d and %d moments of a rollback and an undo, %d of them between the movement of the head and the answer", kills, total[0], total[1], moved)
+	t.Logf("%d kills, %d of them between the movement of the head and the answer; moments: %v", kills, moved, total)
 }
 
 // movement is one between two states of files and databases.
@@ -233,8 +245,8 @@ type movement struct {
 	back     string   // what takes it back
 }
 
-// killed makes the movement and kills the daemon in front of its n-th write, or when it has answered.
-func (k *movement) killed(m *mounttest.Mount, n int) (*mounttest.Result, ended) {
+// killed makes the movement and kills the daemon in front of the n-th of calls, or when it has answered.
+func (k *movement) killed(m *mounttest.Mount, calls []uint64, n int) (*mounttest.Result, ended) {
 	m.T.Helper()
 	pid := m.PID()
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -243,7 +255,7 @@ func (k *movement) killed(m *mounttest.Mount, n int) (*mounttest.Result, ended) 
 	}
 	defer unix.Close(fd)
 	done := make(chan *mounttest.Result, 1)
-	seen := killAtWrite(pid, fileCalls, n, mounttest.Timeout, func() {
+	seen := killAtWrite(pid, calls, n, mounttest.Timeout, func() {
 		go func() {
 			r := m.Run(k.by...)
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // it may be gone

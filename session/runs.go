@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -107,7 +108,10 @@ func (s *Session) RunEnd(ctx context.Context, r *control.RunEnd) (*control.RunEn
 	if len(r.Refused) > 0 {
 		event.Details["refused"] = r.Refused[:min(len(r.Refused), maxRefused)]
 	}
-	if err := s.endRun(ctx, r.Checkpoint, runLabel(&r.Run), out.ChangedPaths != nil && *out.ChangedPaths > 0, event); err != nil {
+	err = s.endRun(ctx, r.Checkpoint, runLabel(&r.Run), out.ChangedPaths != nil && *out.ChangedPaths > 0, event)
+	if errors.Is(err, journal.ErrUnknownRef) {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("undo cannot take the command back: %v", err))
+	} else if err != nil {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("the end of the command is not recorded: if undo does not take it back, rewindfs rollback %s does: %v", r.Checkpoint, err))
 	}
 	return out, nil

@@ -24,8 +24,7 @@ const (
 	// Writeback lets the kernel gather small writes; Barrier, fsync and close collect
 	// them. The kernel is then the judge of a file's size and times while it knows the file. So
 	// descriptors from before a rollback go on seeing the old size, writes through them
-	// fail no sooner than fsync or close, SEEK_DATA and SEEK_HOLE miss what has not been collected, and each
-	// close costs the next open a request.
+	// fail no sooner than fsync or close, and each close costs the next open a request.
 	Writeback CacheMode = "writeback"
 )
 

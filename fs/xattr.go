@@ -15,24 +15,27 @@ const (
 	xattrDefault = "system.posix_acl_default"
 )
 
-// knownXattr reports whether a program may use the attribute: what ext4 knows. Who
-// may use which of them is the kernel's to say.
-func knownXattr(name string) bool {
+// knownXattr reports whether a program may use the attribute, and else the errno: what
+// ext4 knows. Who may use which of them is the kernel's to say.
+func knownXattr(name string) (fuse.Status, bool) {
 	switch name {
 	case xattrAccess, xattrDefault:
-		return true
+		return fuse.OK, true
 	}
 	for _, ns := range []string{"user.", "trusted.", "security."} {
-		if strings.HasPrefix(name, ns) && len(name) > len(ns) {
-			return true
+		switch {
+		case name == ns:
+			return fuse.EINVAL, false
+		case strings.HasPrefix(name, ns):
+			return fuse.OK, true
 		}
 	}
-	return false
+	return eopnotsupp, false
 }
 
 func (f *FS) GetXAttr(_ <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
-	if !knownXattr(name) {
-		return 0, eopnotsupp
+	if st, ok := knownXattr(name); !ok {
+		return 0, st
 	}
 	if isVirtual(h.NodeId) {
 		return 0, fuse.ENODATA
@@ -66,7 +69,7 @@ func (f *FS) ListXAttr(_ <-chan struct{}, h *fuse.InHeader, dest []byte) (uint32
 	var list []byte
 	for _, n := range names {
 		// As on ext4: the unprivileged do not even see the names of trusted attributes.
-		if knownXattr(n) && (h.Uid == 0 || !strings.HasPrefix(n, "trusted.")) {
+		if _, ok := knownXattr(n); ok && (h.Uid == 0 || !strings.HasPrefix(n, "trusted.")) {
 			list = append(append(list, n...), 0)
 		}
 	}
@@ -77,8 +80,8 @@ func (f *FS) ListXAttr(_ <-chan struct{}, h *fuse.InHeader, dest []byte) (uint32
 }
 
 func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string, val []byte) fuse.Status {
-	if !knownXattr(name) {
-		return eopnotsupp
+	if st, ok := knownXattr(name); !ok {
+		return st
 	}
 	val = append([]byte{}, val...) // the request's buffer is used again
 	_, st := f.change("setxattr", in.NodeId, func(ino layers.Ino) error {
@@ -96,8 +99,8 @@ func (f *FS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string, val [
 }
 
 func (f *FS) RemoveXAttr(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
-	if !knownXattr(name) {
-		return eopnotsupp
+	if st, ok := knownXattr(name); !ok {
+		return st
 	}
 	_, st := f.change("removexattr", h.NodeId, func(ino layers.Ino) error {
 		if name == xattrDefault {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rewindfs/rewindfs/internal/fstree"
+	"github.com/rewindfs/rewindfs/internal/mounttest"
 )
 
 func mapShared(t *testing.T, f *os.File, n int) []byte {
@@ -118,6 +119,42 @@ func TestPosixSeekDataNeverHidesData(t *testing.T) {
 		_, err = unix.Seek(int(f.Fd()), 5<<20, unix.SEEK_HOLE)
 		wantErr(t, err, unix.ENXIO)
 	})
+}
+
+// What is only in the kernel's pages is data, too.
+func TestPosixSeekDataSeesMappedWrites(t *testing.T) {
+	const at = 2<<20 + 5
+	scene := func(store func(t *testing.T, f *os.File)) func(*testing.T, string) {
+		return func(t *testing.T, d string) {
+			f := open(t, j(d, "f"), os.O_RDWR)
+			store(t, f)
+			seek := func(off int64, whence int) int64 {
+				got, err := unix.Seek(int(f.Fd()), off, whence)
+				ok(t, err)
+				return got
+			}
+			if got := seek(1<<20, unix.SEEK_DATA); got > at {
+				t.Errorf("SEEK_DATA from 1 MiB on finds %d, behind the data at %d", got, at)
+			}
+			store(t, f)
+			is(t, "SEEK_DATA on data", seek(at, unix.SEEK_DATA), at)
+			store(t, f)
+			if got := seek(at, unix.SEEK_HOLE); got <= at {
+				t.Errorf("SEEK_HOLE finds a hole at %d, where there is data", got)
+			}
+		}
+	}
+	hole := func(t *testing.T, d string) {
+		put(t, j(d, "f"), "")
+		ok(t, os.Truncate(j(d, "f"), 4<<20))
+	}
+	mapped := scene(func(t *testing.T, f *os.File) { mapShared(t, f, 4<<20)[at] = 'M' })
+	everywhere(t, hole, mapped)
+	everywhereWith(t, mounttest.Options{Args: []string{"--cache", "writeback"}}, hole, mapped)
+	everywhereWith(t, mounttest.Options{Args: []string{"--cache", "writeback"}}, hole, scene(func(t *testing.T, f *os.File) {
+		_, err := f.WriteAt([]byte("W"), at)
+		ok(t, err)
+	}))
 }
 
 func TestPosixFallocate(t *testing.T) {

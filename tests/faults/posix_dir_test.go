@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/signal"
@@ -167,6 +168,57 @@ func TestPosixDirectoryLinkCount(t *testing.T) {
 	})
 }
 
+// entry is what getdents(2) says of a name.
+type entry struct {
+	name string
+	ino  uint64
+	mode uint32 // the type alone
+}
+
+func entries(t *testing.T, dir string) (out []entry) {
+	t.Helper()
+	fd, err := unix.Open(dir, unix.O_RDONLY, 0)
+	ok(t, err)
+	defer unix.Close(fd)
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := unix.Getdents(fd, buf)
+		ok(t, err)
+		if n == 0 {
+			return out
+		}
+		for b := buf[:n]; len(b) > 0; b = b[binary.NativeEndian.Uint16(b[16:]):] {
+			name, _, _ := strings.Cut(string(b[19:]), "\x00")
+			out = append(out, entry{name, binary.NativeEndian.Uint64(b), uint32(b[18]) << 12})
+		}
+	}
+}
+
+func TestPosixDotDotOfAMovedDirectory(t *testing.T) {
+	everywhere(t, func(t *testing.T, d string) {
+		ok(t, os.MkdirAll(j(d, "a/moved"), 0o755))
+		ok(t, os.MkdirAll(j(d, "b/swapped"), 0o755))
+	}, func(t *testing.T, d string) {
+		check := func(parent, name string) {
+			t.Helper()
+			for _, e := range entries(t, j(d, parent, name)) {
+				if e.name == ".." {
+					is(t, "d_ino of .. in "+parent+"/"+name, e.ino, stat(t, j(d, parent)).Ino)
+				}
+			}
+		}
+		check("a", "moved")
+		check("b", "swapped")
+		ok(t, unix.Rename(j(d, "a/moved"), j(d, "b/moved")))
+		check("b", "moved")
+		ok(t, os.Mkdir(j(d, "a/other"), 0o755))
+		check("a", "other")
+		ok(t, unix.Renameat2(unix.AT_FDCWD, j(d, "a/other"), unix.AT_FDCWD, j(d, "b/swapped"), unix.RENAME_EXCHANGE))
+		check("a", "other")
+		check("b", "swapped")
+	})
+}
+
 func TestPosixInodeNumbersOfEntries(t *testing.T) {
 	everywhere(t, func(t *testing.T, d string) {
 		manyFiles(100)(t, d)
@@ -177,34 +229,18 @@ func TestPosixInodeNumbersOfEntries(t *testing.T) {
 		put(t, j(d, "dir", "written"), "x")
 		put(t, j(d, "dir", "file-number-00007"), "copied up")
 		byIno := map[uint64]string{}
-		fd, err := unix.Open(j(d, "dir"), unix.O_RDONLY, 0)
-		ok(t, err)
-		defer unix.Close(fd)
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := unix.Getdents(fd, buf)
-			ok(t, err)
-			if n == 0 {
-				break
+		for _, e := range entries(t, j(d, "dir")) {
+			if e.name == "." || e.name == ".." {
+				continue
 			}
-			for b := buf[:n]; len(b) > 0; b = b[int(b[16])|int(b[17])<<8:] {
-				name, _, _ := strings.Cut(string(b[19:]), "\x00")
-				var ino uint64
-				for i := 7; i >= 0; i-- {
-					ino = ino<<8 | uint64(b[i])
-				}
-				if name == "." || name == ".." {
-					continue
-				}
-				st := stat(t, j(d, "dir", name))
-				is(t, "d_ino of "+name, ino, st.Ino)
-				is(t, "d_type of "+name, uint32(b[18])<<12, st.Mode&unix.S_IFMT)
-				if other := byIno[ino]; other != "" {
-					t.Errorf("%s and %s have inode number %d", name, other, ino)
-				}
-				byIno[ino] = name
-				is(t, "st_dev of "+name, st.Dev, stat(t, d).Dev)
+			st := stat(t, j(d, "dir", e.name))
+			is(t, "d_ino of "+e.name, e.ino, st.Ino)
+			is(t, "d_type of "+e.name, e.mode, st.Mode&unix.S_IFMT)
+			if other := byIno[e.ino]; other != "" {
+				t.Errorf("%s and %s have inode number %d", e.name, other, e.ino)
 			}
+			byIno[e.ino] = e.name
+			is(t, "st_dev of "+e.name, st.Dev, stat(t, d).Dev)
 		}
 		is(t, "entries", len(byIno), 104)
 	})

@@ -182,6 +182,8 @@ func TestPosixXattrs(t *testing.T) {
 		}
 		wantErr(t, unix.Setxattr(j(d, "f"), "user.v", nil, unix.XATTR_CREATE), unix.EEXIST)
 		wantErr(t, unix.Setxattr(j(d, "f"), "user.w", nil, unix.XATTR_REPLACE), unix.ENODATA)
+		wantErr(t, unix.Setxattr(j(d, "f"), "user.", nil, 0), unix.EINVAL)
+		wantErr(t, unix.Setxattr(j(d, "f"), "nobody.knows", nil, 0), unix.EOPNOTSUPP)
 		wantErr(t, unix.Removexattr(j(d, "f"), "user.w"), unix.ENODATA)
 		_, err := unix.Getxattr(j(d, "f"), "user.v", make([]byte, 5))
 		wantErr(t, err, unix.ERANGE)

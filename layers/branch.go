@@ -134,15 +134,9 @@ func (b *Branch) countChanges() error {
 	if err != nil {
 		return err
 	}
-	named := map[Ino]bool{}
-	for k := range names {
-		d := &dirState{}
-		if err := b.loadNames(k.Dir, d); err != nil {
-			return err
-		}
-		if e, ok := d.find(k.Name); ok {
-			named[e.ino] = true
-		}
+	named, err := b.named(names)
+	if err != nil {
+		return err
 	}
 	b.changed = int64(len(names))
 	for ino := range inos {
@@ -151,6 +145,41 @@ func (b *Branch) countChanges() error {
 		}
 	}
 	return b.wantAgain(inos, names)
+}
+
+// scanPerName is how many records of a directory are read in one go for each name looked for, rather than
+// looking for each name: about as many as one look-up costs.
+const scanPerName = 32
+
+// named returns the inodes that names lead to. The work grows with the names, not with what else is in their
+// directories.
+func (b *Branch) named(names map[NameKey]struct{}) (map[Ino]bool, error) {
+	byDir := map[Ino][]string{}
+	for k := range names {
+		byDir[k.Dir] = append(byDir[k.Dir], k.Name)
+	}
+	out := map[Ino]bool{}
+	for dir, names := range byDir {
+		d := &dirState{}
+		whole, err := b.scanNames(dir, d, scanPerName*len(names))
+		for _, name := range names {
+			if err != nil {
+				return nil, err
+			}
+			e, ok := d.find(name)
+			rec := e.nameRec
+			if !ok && !whole {
+				rec, ok, err = b.loadName(dir, name)
+			}
+			if ok {
+				out[rec.ino] = true
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // changes reads the change index of layers: inodes with real changes and changed

@@ -3,6 +3,7 @@ package layers
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -99,9 +100,20 @@ func (v *View) dirOf(n *node) (*dirState, error) {
 }
 
 func (v *View) loadNames(dir Ino, d *dirState) error {
+	_, err := v.scanNames(dir, d, math.MaxInt)
+	return err
+}
+
+// scanNames is loadNames that ends after limit records; whole says that there were no more.
+func (v *View) scanNames(dir Ino, d *dirState, limit int) (whole bool, err error) {
 	var bad error
 	last, have := "", false
-	err := v.t.db.Scan(kv.DirPrefix(uint64(dir)), nil, func(k, val []byte) bool {
+	whole = true
+	err = v.t.db.Scan(kv.DirPrefix(uint64(dir)), nil, func(k, val []byte) bool {
+		if limit--; limit < 0 {
+			whole = false
+			return false
+		}
 		_, name, l, ok := kv.ParseName(k)
 		if !ok {
 			bad = fmt.Errorf("name key %x: %w", k, ErrCorrupt)
@@ -120,9 +132,9 @@ func (v *View) loadNames(dir Ino, d *dirState) error {
 		return true
 	})
 	if err = errors.Join(err, bad); err != nil {
-		return fmt.Errorf("read directory %d: %w", dir, err)
+		return false, fmt.Errorf("read directory %d: %w", dir, err)
 	}
-	return nil
+	return whole, nil
 }
 
 // loadName returns the record that the view sees of one name in a directory.

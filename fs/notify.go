@@ -74,7 +74,35 @@ func (m *Mount) Notify(mv layers.Moved) error {
 	if first != nil && !errors.Is(first, unix.ENODEV) { // ENODEV: unmounted meanwhile
 		return fmt.Errorf("tell the kernel what changed: %w", first)
 	}
+	m.lookAt(mv.Dirs)
 	return nil
+}
+
+// lookAt looks directories up where they are now. The kernel hangs one that is in use on
+// its new name when somebody does, and until then getcwd(2) and /proc tell the old one.
+func (m *Mount) lookAt(dirs []string) {
+	if len(dirs) == 0 {
+		return
+	}
+	if err := m.conn.Apart(func() error {
+		root, err := m.openRoot()
+		if err != nil {
+			return err
+		}
+		defer unix.Close(root)
+		for _, dir := range dirs {
+			fd, err := unix.Openat2(root, dir, &unix.OpenHow{
+				Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+				Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+			})
+			if err == nil {
+				unix.Close(fd)
+			}
+		}
+		return nil
+	}); err != nil {
+		m.log.Debug("the mount cannot be opened; the kernel finds moved directories when somebody looks", "error", err)
+	}
 }
 
 // Changed has the kernel forget the content of a file, some names and what it knows

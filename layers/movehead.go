@@ -120,6 +120,8 @@ type move struct {
 	told   map[NameKey]struct{} // what m.Names holds
 	// doubt are the nodes that may have no name in the new head: they lost one, or had none.
 	doubt []*node
+	// elsewhere are the directories in use that got another name or parent.
+	elsewhere []*node
 }
 
 // before looks at the old head. It fills m with what it is sure of.
@@ -335,6 +337,7 @@ func (mv *move) after() error {
 			n.dead = false
 		}
 	}
+	mv.dirPaths()
 	return mv.fileNames()
 }
 

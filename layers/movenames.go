@@ -40,6 +40,9 @@ func (mv *move) compareNames() (listings map[Ino]bool, err error) {
 		if n := b.nodes[was]; n != nil {
 			mv.doubt = append(mv.doubt, n)
 		}
+		if n := b.nodes[k.now]; n != nil && !n.gone && !n.dead && n.refs > 0 && b.typeOf(n) == unix.S_IFDIR {
+			mv.elsewhere = append(mv.elsewhere, n)
+		}
 		if n := b.nodes[k.now]; n != nil && n.gone {
 			if err := mv.reload(n); err != nil {
 				return nil, err
@@ -72,6 +75,18 @@ func (mv *move) compareNames() (listings map[Ino]bool, err error) {
 		n.gone = !linked[n.ino]
 	}
 	return listings, nil
+}
+
+// maxDirs bounds Moved.Dirs: each costs a look-up.
+const maxDirs = 1000
+
+// dirPaths completes m.Dirs.
+func (mv *move) dirPaths() {
+	for _, n := range mv.elsewhere[:min(len(mv.elsewhere), maxDirs)] {
+		if p, err := mv.b.pathOf(n); err == nil {
+			mv.m.Dirs = append(mv.m.Dirs, p)
+		}
+	}
 }
 
 // lead finds out what the name k led to, and sets what it leads to now.

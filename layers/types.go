@@ -141,7 +141,9 @@ type Moved struct {
 	// directories that had been removed while in use, which the kernel holds for dead.
 	// Both are in ascending order.
 	Renew []Ino
-	At    time.Time
+	// Dirs are the paths of directories in use that were elsewhere before, maxDirs at most.
+	Dirs []string
+	At   time.Time
 	// Untouched: no program changed anything in From, so it is as the layer below it, but for spared paths.
 	Untouched bool
 	Spared    int64 // paths that differ from the target because they are spared, see Options.Spare

@@ -137,6 +137,31 @@ func TestHistoryCwdSurvivesRollbacksOfOtherThings(t *testing.T) {
 	}
 }
 
+// The kernel tells where a directory is by the name under which it was last looked up.
+func TestHistoryCwdInADirectoryThatTheRollbackMoves(t *testing.T) {
+	m := mounttest.New(t, mounttest.Options{Fill: func(dir string) error {
+		return errors.Join(os.MkdirAll(j(dir, "base/sub"), 0o755), os.Mkdir(j(dir, "other"), 0o755))
+	}})
+	ok(t, os.MkdirAll(m.Path("made/in/sub"), 0o755))
+	m.Checkpoint("one")
+	where := map[string]string{"base/sub": "other/moved/sub", "made/in/sub": "made2/in2/sub"}
+	shells := map[string]*shell{}
+	for p := range where {
+		shells[p] = child(t, m.Path(p))
+	}
+	ok(t, os.Rename(m.Path("base"), m.Path("other/moved")))
+	ok(t, os.Rename(m.Path("made/in"), m.Path("made/in2")))
+	ok(t, os.Rename(m.Path("made"), m.Path("made2")))
+	m.Rollback("one")
+	for p, sh := range shells {
+		is(t, "cwd after the rollback", sh.run("readlink /proc/self/cwd"), m.Path(p))
+	}
+	m.OK("undo")
+	for p, sh := range shells {
+		is(t, "cwd after the undo", sh.run("readlink /proc/self/cwd"), m.Path(where[p]))
+	}
+}
+
 func TestHistoryUnlinkedOpenFileAtTheCheckpoint(t *testing.T) {
 	m := mounttest.New(t, mounttest.Options{})
 	f := open(t, m.Path("a"), os.O_RDWR)

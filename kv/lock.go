@@ -47,6 +47,19 @@ func lockStore(dir string) (f *os.File, lastBoot string, err error) {
 	return f, lastBoot, nil
 }
 
+// Hold keeps the store in dir, which need not be whole, from being opened until release is called. A
+// store that is open is an InUseError; one without a lock file is nobody's.
+func Hold(dir string) (release func(), err error) {
+	if _, err := os.Stat(filepath.Join(dir, lockName)); err != nil {
+		return func() {}, nil
+	}
+	f, _, err := lockStore(dir)
+	if err != nil {
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
 func parseLock(text string) (pid int, boot string) {
 	fields := strings.Fields(text)
 	if len(fields) > 0 {

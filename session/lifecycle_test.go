@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rewindfs/rewindfs/control"
+	"github.com/rewindfs/rewindfs/kv"
 )
 
 func TestOneDaemonPerStore(t *testing.T) {
@@ -329,5 +330,28 @@ func TestUnmountIsAnsweredWhileTheKernelForgets(t *testing.T) {
 	}
 	if err := r.stop(); err != nil { // it has not waited for the kernel either
 		t.Errorf("the daemon ended with %v", err)
+	}
+}
+
+// A daemon that is still opening a store, without a mount yet, keeps it.
+func TestRemoveStoreThatIsBeingOpened(t *testing.T) {
+	r := start(t, options(t))
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	release, err := kv.Hold(filepath.Join(r.o.Store, kvName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told *control.Error
+	if err := RemoveStore(r.o.Store); !errors.As(err, &told) || told.Code != control.CodeStoreHeld {
+		t.Errorf("got %v, want that the store is held", err)
+	}
+	if !isStore(r.o.Store) {
+		t.Error("the store is gone")
+	}
+	release()
+	if err := RemoveStore(r.o.Store); err != nil {
+		t.Error(err)
 	}
 }

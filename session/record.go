@@ -249,6 +249,11 @@ func RemoveStore(store string) error {
 	if !isStore(store) {
 		return fmt.Errorf("%s is not a rewindfs store", store)
 	}
+	release, err := holdStore(store)
+	if err != nil {
+		return err
+	}
+	defer release()
 	// What becomes of them is no reason to keep a store that nobody wants.
 	containersErr := RemoveContainers(store)
 	for _, name := range ours {

@@ -176,6 +176,26 @@ func (s *Session) openDB() (*kv.DB, error) {
 	}
 }
 
+// holdStore keeps daemons from opening a store. One that is on its way out is waited for; one that is not is an
+// error, also if it has no mount yet. A lock that cannot be taken for other reasons keeps nobody out.
+func holdStore(store string) (release func(), err error) {
+	for deadline := time.Now().Add(leaving / 3); ; {
+		release, err := kv.Hold(filepath.Join(store, kvName))
+		var held *kv.InUseError
+		switch {
+		case err == nil:
+			return release, nil
+		case !errors.As(err, &held):
+			return func() {}, nil
+		case time.Now().After(deadline):
+			return nil, storeError(store, err)
+		}
+		if werr := WaitExit(held.PID, leaving/200); werr != nil && !errors.Is(werr, ErrStillRunning) {
+			return nil, storeError(store, err)
+		}
+	}
+}
+
 // storeError says what to do about a store that does not open.
 func storeError(store string, err error) error {
 	var held *kv.InUseError

@@ -215,7 +215,7 @@ func (c *Commit) planned(err error) (*Commit, error) {
 	}
 	if err != nil {
 		c.Close()
-		return nil, fmt.Errorf("plan the commit: %w", err)
+		return nil, fmt.Errorf("plan the commit: %w", asConflict(err))
 	}
 	return c, nil
 }
@@ -311,11 +311,19 @@ type Progress func(what string, done, total int64)
 // End adds to the last batch of a commit; with back set, one that was taken back.
 type End func(b *kv.Batch, r Record, back bool) error
 
-// ConflictError says that the host was changed while a commit was under way; nothing of it is left on the host.
-type ConflictError struct{ Path, Reason string }
+// ConflictError says that the host was changed while a commit was under way; nothing of it is left on the host, but for what was
+// changed there since it was brought.
+type ConflictError struct {
+	Path, Reason string
+	Left         []Left
+}
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%q: %s; the host is as it was", e.Path, e.Reason)
+	s := fmt.Sprintf("%q: %s; the host is as it was", e.Path, e.Reason)
+	if len(e.Left) > 0 {
+		s += fmt.Sprintf(", but for what was changed there meanwhile: %v", e.Left)
+	}
+	return s
 }
 
 func newID() string { return strings.ToLower(rand.Text()[:12]) }

@@ -44,9 +44,30 @@ func (p *planner) decide(it *item) error {
 		err = p.keepable(it)
 	}
 	if err != nil {
-		return fmt.Errorf("compare %q with the host: %w", it.path, err)
+		return fmt.Errorf("compare %q with the host: %w", it.path, p.asRace(it, err))
 	}
 	return p.ctx.Err()
+}
+
+// asRace is err, or a raceError if the host has changed at it since it was looked at: that explains any.
+func (p *planner) asRace(it *item, err error) error {
+	c := cursor{d: p.host}
+	defer c.close()
+	up, name := split(it.path)
+	d, derr := c.dir(up)
+	if it.path == "" || it.mount || derr != nil && !notThere(derr) {
+		return err
+	}
+	var now *found
+	if derr == nil {
+		if now, derr = d.stat(name); derr != nil {
+			return err
+		}
+	}
+	if now == nil && it.have == nil || now != nil && it.have != nil && asSeen(now, it.have, nil) {
+		return err
+	}
+	return &raceError{it.path, "it was changed on the host just now"}
 }
 
 // keepable sees to it that no file is taken from the base that we may not read: it could not be kept, and nobody brings it back.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -38,6 +39,7 @@ func (c *Commit) Do(ctx context.Context, progress Progress, end End) error {
 	var kept *layers.Kept
 	if err == nil {
 		kept, err = c.readyAndKeep(progress)
+		err = c.asRace(err)
 	}
 	if err == nil {
 		err = c.begin(j, kept, progress)
@@ -164,6 +166,9 @@ func (c *Commit) begin(j *journal, kept *layers.Kept, progress Progress) (err er
 	}
 	progress("keep", 0, 0)
 	j.State = stateSwapping
+	for _, it := range c.stage.late {
+		j.Linked = append(j.Linked, it.link.have.Ino)
+	}
 	if kept == nil {
 		return c.a.save(j, nil)
 	}
@@ -186,10 +191,13 @@ func (c *Commit) swap(j *journal, progress Progress, end End) error {
 	if err := c.stage.linkLate(); err != nil {
 		return c.back(j, err, end)
 	}
-	if err := c.swapAll(progress); err != nil {
+	if err := c.swapAll(j, progress); err != nil {
 		return c.back(j, err, end)
 	}
 	if err := c.host.sync(); err != nil {
+		return c.back(j, err, end)
+	}
+	if err := c.lookAgain(j); err != nil {
 		return c.back(j, err, end)
 	}
 	j.State = stateSwapped
@@ -204,15 +212,15 @@ func (c *Commit) swap(j *journal, progress Progress, end End) error {
 }
 
 // swapAll makes the steps, several at a time: they do not depend on each other.
-func (c *Commit) swapAll(progress Progress) error {
-	opener := newSwapper(c.host, c.stage.dir)
+func (c *Commit) swapAll(j *journal, progress Progress) error {
+	opener := c.swapper(j)
 	defer opener.at.close()
 	if err := opener.open(c.steps); err != nil {
 		return err
 	}
 	var done atomic.Int64
 	return inParts(context.Background(), c.steps, func() (func(*step) error, func()) {
-		s := newSwapper(c.host, c.stage.dir)
+		s := c.swapper(j)
 		return func(st *step) error {
 			if st.Op == opDir {
 				return nil
@@ -222,6 +230,27 @@ func (c *Commit) swapAll(progress Progress) error {
 			return err
 		}, s.at.close
 	})
+}
+
+func (c *Commit) swapper(j *journal) *swapper {
+	s := newSwapper(c.host, c.stage.dir, j)
+	s.mayHold = c.p.r.OnConflict == Ours
+	return s
+}
+
+// lookAgain looks once more at what the steps took from the host, for as long as they can be taken back: who was in a directory may have
+// changed what is in it, and not everywhere it can be told who has a file open.
+func (c *Commit) lookAgain(j *journal) error {
+	err := inParts(context.Background(), c.steps, func() (func(*step) error, func()) {
+		s := c.swapper(j)
+		return s.look, s.at.close
+	})
+	for _, st := range c.steps {
+		if err == nil && st.held {
+			c.Notes = append(c.Notes, fmt.Sprintf("%q: a program on the host has it open for writing: what it writes from now on is lost, as it goes to the file that was replaced", st.Path))
+		}
+	}
+	return err
 }
 
 // inParts has workers do something with each of all, in no order, until one fails. worker makes one, and says what to do at its end.
@@ -258,20 +287,34 @@ func (c *Commit) back(j *journal, err error, end End) error {
 	if backErr != nil {
 		return fmt.Errorf("the commit failed, and what it had done on the host could not all be put back; that is tried again at the next start: %w", errors.Join(err, backErr))
 	}
-	if len(left) > 0 {
-		return fmt.Errorf("the commit was taken back, but for what was changed on the host meanwhile (%q): %w", left, err)
+	if race := new(ConflictError); errors.As(asConflict(err), &race) {
+		race.Left = left
+		return race
 	}
-	if err = asConflict(err); errors.As(err, new(*ConflictError)) {
-		return err
+	if len(left) > 0 {
+		return fmt.Errorf("the commit was taken back, but for what was changed on the host meanwhile (%v): %w", left, err)
 	}
 	return fmt.Errorf("the commit was taken back: %w", err)
+}
+
+// asRace is err of getting ready, or a raceError if that is because the host has changed.
+func (c *Commit) asRace(err error) error {
+	if !slices.ContainsFunc([]error{unix.EBUSY, unix.ENOENT, unix.ENOTDIR, unix.ESTALE}, func(e error) bool { return errors.Is(err, e) }) {
+		return err
+	}
+	for _, st := range c.steps {
+		if race := c.p.asRace(st.it, err); errors.As(race, new(*raceError)) {
+			return race
+		}
+	}
+	return err
 }
 
 // asConflict makes a ConflictError of a raceError.
 func asConflict(err error) error {
 	var race *raceError
 	if errors.As(err, &race) {
-		return &ConflictError{race.path, race.reason}
+		return &ConflictError{Path: race.path, Reason: race.reason}
 	}
 	return err
 }

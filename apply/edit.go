@@ -75,7 +75,7 @@ func (p *planner) editOne(path string, e Edit) error {
 	}
 	old, why, err := p.editable(from, e.New)
 	if err != nil {
-		return fmt.Errorf("read %q on the host: %w", from.path, err)
+		return fmt.Errorf("read %q on the host: %w", from.path, p.asRace(from, err))
 	}
 	if why != "" {
 		return bad("%s", why)

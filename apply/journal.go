@@ -45,6 +45,8 @@ type journal struct {
 	Key   []byte `json:"key"`   // of the target in the records
 	Parts uint64 `json:"parts"` // of the steps
 	Root  *times `json:"root"`  // that the target's root had
+	// Linked are objects of the host that get further names: whoever writes to one needs none of those.
+	Linked []layers.Ino `json:"linked,omitempty"`
 }
 
 var journalKey = kv.Meta("commit")
@@ -96,7 +98,8 @@ type step struct {
 	Set  *times     `json:"set,omitempty"` // the times that a directory gets
 	Was  *times     `json:"was,omitempty"` // and those it had
 
-	it *item // not in the journal
+	it   *item // not in the journal, nor is held
+	held bool  // somebody goes on writing to what it takes away
 }
 
 type meta struct {

@@ -39,9 +39,9 @@ func (a *Applier) Recover(end End) (*Record, error) {
 	if j.State == stateSwapped {
 		err = a.finish(host, j, steps, end)
 	} else {
-		var left []string
+		var left []Left
 		if left, err = a.takeBack(host, j, steps, end); len(left) > 0 {
-			a.log.Warn("a commit was taken back, but for what was changed since", "paths", left)
+			a.log.Warn("a commit was taken back, but for what was changed since", "paths", fmt.Sprint(left))
 		}
 	}
 	if err != nil {
@@ -114,12 +114,12 @@ func (a *Applier) close(j *journal, b *kv.Batch) error {
 }
 
 // takeBack makes the host what it was before the steps. What somebody has changed since is left.
-func (a *Applier) takeBack(host *dir, j *journal, steps []*step, end End) (left []string, err error) {
+func (a *Applier) takeBack(host *dir, j *journal, steps []*step, end End) (left []Left, err error) {
 	stage, err := openStage(host, j.Stage)
 	if err != nil {
 		return nil, err
 	}
-	s := newSwapper(host, stage)
+	s := newSwapper(host, stage, j)
 	defer s.at.close()
 	if stage != nil {
 		defer stage.close()
@@ -164,7 +164,7 @@ func (a *Applier) finish(host *dir, j *journal, steps []*step, end End) error {
 	if err := host.remove(j.Stage); err != nil {
 		return fmt.Errorf("remove the stage: %w", err)
 	}
-	s := newSwapper(host, nil)
+	s := newSwapper(host, nil, j)
 	defer s.at.close()
 	if err := s.finishDirs(steps, false); err != nil {
 		a.log.Warn("not all directories got what they were to have", "error", err)

@@ -21,11 +21,14 @@ type swapper struct {
 	host, stage *dir
 	at          cursor
 	recs        map[string]*placed // what the commit brings, by path: nobody must have changed it when it is taken back
+	linked      []layers.Ino       // see journal
+	mayHold     bool               // somebody may go on writing to what is replaced, as was asked for
+	suffix      string             // of names that are made for what cannot be put back
 }
 
-// newSwapper is for steps from one stage.
-func newSwapper(host, stage *dir) *swapper {
-	return &swapper{host: host, stage: stage, at: cursor{d: host}}
+// newSwapper is for the steps of j from its stage, nil for none.
+func newSwapper(host, stage *dir, j *journal) *swapper {
+	return &swapper{host: host, stage: stage, at: cursor{d: host}, linked: j.Linked, suffix: ".rewindfs-kept-" + strings.TrimPrefix(j.Stage, layers.StagePrefix)}
 }
 
 // swap makes a step. A raceError if the host is not what it was: then the step was not made.
@@ -74,13 +77,24 @@ func (s *swapper) swap(st *step) error {
 	if err != nil {
 		return fmt.Errorf("put something into the place of %q: %w", st.Path, err)
 	}
-	same, err := s.stage.isAsSeen(st.it, st.stageName(), st)
-	if err != nil {
-		return err // taken back with the others
+	return s.look(st) // taken back with the others
+}
+
+// look looks at what a step took from the host: a raceError if that is not what the plan saw, or may yet be changed.
+func (s *swapper) look(st *step) error {
+	if st.Op != opSwap && st.Op != opGone {
+		return nil
 	}
-	if !same {
-		return race("it was changed on the host just now")
+	same, held, err := s.stage.isAsSeen(st.it, st.stageName(), st)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look at what was at %q: %w", st.Path, err)
+	case !same:
+		return &raceError{string(st.Path), "it was changed on the host just now"}
+	case held && !s.mayHold:
+		return &raceError{string(st.Path), "a program on the host has it open for writing, and what that writes would be lost: wait for its end, or leave this path out"}
 	}
+	st.held = held
 	return nil
 }
 
@@ -97,21 +111,24 @@ func asSeen(now, seen *found, by *step) bool {
 	return a == b
 }
 
-// isAsSeen compares name in d, and all below it, with what the plan saw. by moved the top, nil if none did.
-func (d *dir) isAsSeen(it *item, name string, by *step) (bool, error) {
+// isAsSeen compares name in d, and all below it, with what the plan saw. by moved the top, nil if none did. held: somebody has a file open for writing.
+func (d *dir) isAsSeen(it *item, name string, by *step) (same, held bool, err error) {
+	if held, err = d.heldOpen(name); err != nil { // first: who has closed it may have changed it
+		return false, false, unless(err, unix.ENOENT)
+	}
 	now, err := d.stat(name)
 	if err != nil || now == nil || it.have == nil {
-		return now == nil && it.have == nil, err
+		return now == nil && it.have == nil, false, err
 	}
 	if !asSeen(now, it.have, by) || now.mount {
-		return false, nil
+		return false, false, nil
 	}
 	if !isDir(&now.Attr) {
-		return true, nil
+		return true, held, nil
 	}
 	sub, names, err := d.list(name)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	defer sub.close()
 	seen := 0
@@ -120,74 +137,13 @@ func (d *dir) isAsSeen(it *item, name string, by *step) (bool, error) {
 			continue
 		}
 		seen++
-		if same, err := sub.isAsSeen(k, k.name, nil); err != nil || !same {
-			return false, err
+		same, h, err := sub.isAsSeen(k, k.name, nil)
+		if err != nil || !same {
+			return false, false, err
 		}
+		held = held || h
 	}
-	return seen == len(names), nil
-}
-
-// takeBack undoes the steps that were made, in any order they can be. What somebody has changed since is left, and
-// named: it stays new.
-func (s *swapper) takeBack(steps []*step) (left []string, err error) {
-	var errs []error
-	for _, st := range slices.Backward(steps) {
-		if st.Op == opDir {
-			continue
-		}
-		ok, err := s.reverse(st)
-		if err == nil && st.Mode != 0 {
-			err = s.restoreMode(st)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("take back %q: %w", st.Path, err))
-		} else if !ok {
-			left = append(left, string(st.Path))
-		}
-	}
-	return left, errors.Join(errs...)
-}
-
-// reverse takes one step back, if it was made; false: it was, and cannot be.
-func (s *swapper) reverse(st *step) (bool, error) {
-	inStage, err := s.stage.stat(st.stageName())
-	if err != nil {
-		return false, err
-	}
-	switch {
-	case inStage == nil && st.Op != opNew, inStage != nil && inStage.Ino == st.New && st.Op != opGone:
-		return true, nil // not made
-	case st.Op != opNew && inStage.Ino != st.Old, st.Op == opNew && inStage != nil:
-		return false, nil // somebody was at the stage
-	}
-	up, name := split(string(st.Path))
-	d, err := s.at.dir(up)
-	if notThere(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	if st.Op == opNew {
-		now, err := d.stat(name)
-		if err != nil || now == nil || now.Ino != st.New {
-			return true, err // not made, or gone since
-		}
-	}
-	if st.Op == opGone {
-		err := s.stage.rename(st.stageName(), d, name, unix.RENAME_NOREPLACE)
-		return err == nil, unless(err, unix.EEXIST)
-	}
-	ours, err := s.untouched(d, name, string(st.Path), st.New)
-	if err != nil || !ours {
-		return false, err
-	}
-	if st.Op == opNew {
-		err = d.rename(name, s.stage, st.stageName(), unix.RENAME_NOREPLACE)
-	} else {
-		err = s.stage.rename(st.stageName(), d, name, unix.RENAME_EXCHANGE)
-	}
-	return err == nil, unless(err, unix.ENOENT)
+	return seen == len(names), held, nil
 }
 
 // open makes directories writable that are not, for as long as what is in them is changed; finishDirs ends that.
@@ -212,51 +168,11 @@ func (s *swapper) setMode(st *step, mode uint32) error {
 	return d.chmod(name, mode)
 }
 
-// restoreMode gives a directory its mode again that was made writable to be moved.
-func (s *swapper) restoreMode(st *step) error {
-	up, name := split(string(st.Path))
-	d, err := s.at.dir(up)
-	if err != nil {
-		return unless(err, unix.ENOENT)
-	}
-	now, err := d.stat(name)
-	if err != nil || now == nil || now.Ino != st.Old || now.Mode == st.Mode {
-		return err
-	}
-	return d.chmod(name, st.Mode)
-}
-
 func unless(err, but error) error {
 	if errors.Is(err, but) {
 		return nil
 	}
 	return err
-}
-
-// untouched reports whether name in d, which is at path, is what the commit put there, with all below it.
-func (s *swapper) untouched(d *dir, name, path string, top layers.Ino) (bool, error) {
-	now, err := d.stat(name)
-	if err != nil || now == nil || top != 0 && now.Ino != top {
-		return false, err
-	}
-	r := s.recs[path]
-	if r == nil || r.none || now.Ino != r.host.ino || typeOf(&now.Attr) != r.host.mode&unix.S_IFMT {
-		return false, nil
-	}
-	if !isDir(&now.Attr) {
-		return now.Size == r.host.size && now.Mtime == r.host.mtime && now.Mode == r.host.mode, nil
-	}
-	sub, names, err := d.list(name)
-	if err != nil {
-		return false, err
-	}
-	defer sub.close()
-	for _, n := range names {
-		if ours, err := s.untouched(sub, n, join(path, n), 0); err != nil || !ours {
-			return false, err
-		}
-	}
-	return true, nil
 }
 
 // finishDirs gives directories what they are to have; back: the times they had.

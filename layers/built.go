@@ -83,10 +83,14 @@ func (r *inode) wasBase(ino Ino) *wasBase {
 	if o == nil {
 		return nil
 	}
-	return &wasBase{given: ino, Built: Built{
-		Known: true, Exists: true, Type: r.mode & unix.S_IFMT,
-		Ino: o.ino, Btime: o.btime, Mtime: o.mtime, Ctime: o.ctime, Size: o.size,
-	}}
+	w := &wasBase{given: ino, Built: o.built()}
+	w.Type = r.mode & unix.S_IFMT
+	return w
+}
+
+// built is the state of the base object that o was, but for its type.
+func (o *origin) built() Built {
+	return Built{Known: true, Exists: true, Ino: o.ino, Btime: o.btime, Mtime: o.mtime, Ctime: o.ctime, Size: o.size}
 }
 
 // was returns what a name is to note of the base when it changes: e is its visible record,

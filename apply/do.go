@@ -146,7 +146,7 @@ func (c *Commit) begin(j *journal, kept *layers.Kept, progress Progress) (err er
 		it.put.none = it.want == nil
 		it.put.branch, it.put.layer = c.Record.Branch, c.Record.Layer
 		it.put.putBack, it.put.gen, it.put.merged = j.Undo != 0, c.p.gen, it.merged
-		it.put.direct = it.direct
+		it.put.direct, it.put.over = it.direct, it.over
 		if it.brought != nil && j.Target == "" {
 			c.a.tree.PutOriginal(&w.b, it.path, it.put.host.built(), it.put.host.mode, it.brought)
 			if texts += len(it.brought); texts >= keptBatch {

@@ -18,6 +18,7 @@ type placed struct {
 	gen     uint64
 	merged  bool   // it has what the user did on the host, by a merge: it is ours only for who has that, too
 	direct  bool   // what it took the place of is the user's, and was merged: so is what an undo puts back
+	over    bool   // what it took the place of is the user's, and nobody had that: so is what an undo puts back
 	branch  string // of the checkpoint
 	layer   uint64
 	host    mark   // what the host said of it afterwards; a zero ctime was not looked at
@@ -49,6 +50,7 @@ const (
 	placedBack
 	placedMerged
 	placedDirect
+	placedOver
 )
 
 func (r *placed) encode(path string) []byte {
@@ -64,6 +66,9 @@ func (r *placed) encode(path string) []byte {
 	}
 	if r.direct {
 		flags |= placedDirect
+	}
+	if r.over {
+		flags |= placedOver
 	}
 	b := []byte{placedVersion, flags}
 	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
@@ -96,7 +101,7 @@ func decodePlaced(n uint64, path string, v []byte) (r *placed, at string, err er
 	if len(v) < 2 || v[0] != placedVersion {
 		return nil, "", errDamaged
 	}
-	r = &placed{n: n, none: v[1]&placedNone != 0, putBack: v[1]&placedBack != 0, merged: v[1]&placedMerged != 0, direct: v[1]&placedDirect != 0}
+	r = &placed{n: n, none: v[1]&placedNone != 0, putBack: v[1]&placedBack != 0, merged: v[1]&placedMerged != 0, direct: v[1]&placedDirect != 0, over: v[1]&placedOver != 0}
 	b, ok := v[2:], true
 	num := func() uint64 {
 		n, l := binary.Uvarint(b)

@@ -276,12 +276,15 @@ func (a *Applier) dropOlder(w *writer, j *journal, path string) error {
 // uncover makes what was before a commit count again at a path that an undo put back. What the user had there, and was merged before the
 // commit, is no commit's: the record of the undo stays, for who has it merged.
 func (a *Applier) uncover(w *writer, j *journal, path string, r *placed) error {
-	if r.direct {
-		return w.put(kv.Placed(string(j.Key), path, r.n), r.encode(path))
-	}
 	all, err := placedAt(a.db, string(j.Key), path)
 	if err != nil {
 		return err
+	}
+	if slices.ContainsFunc(all, func(o *placed) bool { return o.n == j.Undo && o.over }) {
+		return w.delete(kv.Placed(string(j.Key), path, r.n)) // a conflict, as it was
+	}
+	if r.direct {
+		return w.put(kv.Placed(string(j.Key), path, r.n), r.encode(path))
 	}
 	var before *placed
 	for _, o := range all {

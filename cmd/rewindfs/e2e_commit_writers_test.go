@@ -49,7 +49,7 @@ func (h *hostWriter) write(line string) error {
 	how := h.ways[h.r.IntN(len(h.ways))]
 	flags := os.O_WRONLY | os.O_APPEND
 	body, at := "", h.at
-	if how != "append" {
+	if how == "rename" || how == "truncate" {
 		b, err := os.ReadFile(h.at)
 		if err != nil {
 			return err
@@ -63,6 +63,9 @@ func (h *hostWriter) write(line string) error {
 	f, err := os.OpenFile(at, flags, 0o644)
 	if err != nil {
 		return err
+	}
+	if how == "slow" { // who takes his time between opening and writing
+		<-time.After(time.Duration(h.r.IntN(20)) * time.Millisecond)
 	}
 	_, err = f.WriteString(body + line)
 	if err = errors.Join(err, f.Close()); err == nil && how == "rename" {
@@ -172,7 +175,7 @@ func TestCommitWhileHostWrites(t *testing.T) {
 	w.sh("sed -i '3s/.*/mount/' $M/f")
 	w.rewind("checkpoint", "--durable").want(t, 0) // what the file was is known then
 	seen := map[string]int{}
-	h := w.hostWriter(1, "f", "append", "rename", "truncate")
+	h := w.hostWriter(1, "f", "append", "slow", "rename", "truncate")
 	for i := range rounds(8) {
 		w.sh(fmt.Sprintf(`sed -i '3s/.*/mount %d/' $M/f`, i))
 		for _, args := range [][]string{{"--merge"}, {}, {"--merge", "--on-conflict", "theirs"}} {
@@ -231,7 +234,7 @@ func TestCommitWhileBothWrite(t *testing.T) {
 	w.sh("echo mount >>$M/f")
 	w.rewind("checkpoint", "--durable").want(t, 0) // what the file was is known then
 	seen := map[string]int{}
-	h := w.hostWriter(2, "f", "append")
+	h := w.hostWriter(2, "f", "append", "slow")
 	end := w.mountWriter("f")
 	for range rounds(8) {
 		w.commitDuring(seen, "--merge", "--markers")
@@ -250,6 +253,55 @@ func TestCommitWhileBothWrite(t *testing.T) {
 	if lost := missing(ours, mount); len(lost) > 0 {
 		t.Errorf("not in the mount, where they were written: %q", lost)
 	}
+	w.unmount()
+}
+
+// Whoever has the mount win, as a whole, gets what the host had by an undo of that; what comes on the host while a commit runs is not replaced
+// even then. A commit of some hunks goes by what the host has now, or not at all.
+func TestCommitOverHost(t *testing.T) {
+	w := newWorld(t)
+	w.put(w.base, "f", lines(30, nil))
+	w.mount()
+	ours := lines(30, map[int]string{3: "ours 3\n"})
+	w.edit("f", ours, false)
+	patch := w.rewind("commit", "--dry-run", "--patch")
+	patch.want(t, 0)
+	theirs := lines(30, map[int]string{3: "theirs 3\n", 30: "line 30\nmore\n"})
+	w.put(w.base, "f", theirs)
+	w.finish([]string{"commit", "--hunks", "-"}, stdin(patch.out)).want(t, exitConflict, "f")
+	w.has(w.base, "f", theirs)
+	w.rewind("commit", "--on-conflict", "ours").want(t, 0, "Wrote 1 path")
+	w.has(w.base, "f", ours)
+	w.rewind("commit", "--undo").want(t, 0)
+	w.has(w.base, "f", theirs)
+	w.has(w.mp, "f", ours)
+	w.rewind("commit").want(t, exitConflict, "conflict: f: ") // as it was
+
+	held, err := os.OpenFile(filepath.Join(w.base, "f"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	w.rewind("commit", "--on-conflict", "theirs").want(t, 0, "theirs: f")
+	w.rewind("commit", "--on-conflict", "ours").want(t, 0, "Wrote 1 path", "has it open for writing")
+	w.rewind("commit", "--undo").want(t, 0)
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	held, err = os.OpenFile(filepath.Join(w.base, "a.txt"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	w.sh("echo ours >>$M/a.txt")
+	w.rewind("commit", "--", "a.txt").want(t, exitConflict, "a program on the host has it open for writing")
+	w.has(w.base, "a.txt", "base a\n")
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.rewind("commit", "--", "a.txt").want(t, 0, "Wrote 1 path")
+	w.has(w.base, "a.txt", "base a\nours\n")
+	w.rewind("fsck").want(t, 0)
 	w.unmount()
 }
 

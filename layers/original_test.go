@@ -322,3 +322,56 @@ func BenchmarkKeepOriginal(b *testing.B) {
 		}
 	}
 }
+
+// A file of which a part was changed goes on showing the rest as it was when the base's changes, if its original is known; else it is EIO.
+func TestOriginalsAreRead(t *testing.T) {
+	files := map[string]string{}
+	for _, p := range []string{"appended", "middle", "removed", "other", "unknown"} {
+		files[p] = strings.Repeat(p+" as it was\n", 1000)
+	}
+	s := newStore(t, oldBase(t, files))
+	for p, text := range files {
+		if p == "unknown" {
+			continue
+		}
+		off := int64(len(text))
+		if p == "middle" {
+			off = 2000
+		}
+		_, err := s.b.Write(s.ino(p), []byte("ours"), off, WriteFlags{})
+		s.ok(err)
+		files[p] = text[:off] + "ours" + text[min(int(off)+4, len(text)):]
+	}
+	s.ok(s.tree.KeepOriginals(context.Background()))
+	_, err := s.b.Write(s.ino("unknown"), []byte("ours"), 0, WriteFlags{})
+	s.ok(err)
+	s.change(put("appended", "theirs"), put("middle", strings.Repeat("theirs\n", 3000)), del("removed"), put("new", "theirs"), put("unknown", "theirs"))
+	s.ok(os.Rename(filepath.Join(s.base, "new"), filepath.Join(s.base, "other")))
+	s.tree.BaseChanged()
+	check := func() {
+		t.Helper()
+		for p, text := range files {
+			buf := make([]byte, len(text))
+			n, err := s.b.ReadAt(s.ino(p), buf, 0)
+			if p == "unknown" {
+				if !errors.Is(err, unix.EIO) {
+					t.Errorf("of %q nothing is known: %d bytes, %v", p, n, err)
+				}
+				continue
+			}
+			if err != nil || string(buf[:n]) != text {
+				t.Errorf("%q: %d of %d bytes, or others, %v", p, n, len(text), err)
+			}
+			if at, err := s.b.Seek(s.ino(p), 100, unix.SEEK_DATA); at != 100 || err != nil {
+				t.Errorf("%q: data at %d, %v", p, at, err)
+			}
+			if at, err := s.b.Seek(s.ino(p), 100, unix.SEEK_HOLE); at != int64(len(text)) || err != nil {
+				t.Errorf("%q: a hole at %d, %v", p, at, err)
+			}
+		}
+	}
+	check()
+	s.seal()
+	s.reopen()
+	check()
+}

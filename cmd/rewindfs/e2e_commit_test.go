@@ -64,10 +64,13 @@ rm etc; mkdir etc; echo in >etc/passwd; mkdir -p .git/hooks; echo evil >.git/hoo
 		w.rewind("commit", "--undo").want(t, 0)
 	}
 	w.sh("rm $B/unrelated")
-	w.rewind("commit", "--undo", "--dry-run").want(t, 0, "Would change")
+	w.rewind("commit", "--undo", "--dry-run").want(t, exitConflict, "conflict: a.txt") // the user's edit is there again
+	w.rewind("commit", "--undo", "--dry-run", "--on-conflict", "ours").want(t, 0, "Would change")
 	w.unmount()
 	w.mount()
-	w.rewind("commit", "--undo").want(t, 0, "Put back")
+	w.rewind("commit", "--undo").want(t, exitConflict, "conflict: a.txt")
+	w.same("cat $B/a.txt", "mine\n")
+	w.rewind("commit", "--undo", "--on-conflict", "ours").want(t, 0, "Put back")
 	if got := w.tree(w.base); got != before {
 		t.Errorf("the base was\n%s\nafter the undo of all it is\n%s", before, got)
 	}

@@ -221,6 +221,7 @@ func TestCommitWhileMountWrites(t *testing.T) {
 	for where, text := range map[string]string{"the mount": w.sh("cat $M/f"), "the host": w.onHost("f")} {
 		if lost := missing(written, text); len(lost) > 0 {
 			t.Errorf("of %d lines that were written in the mount, these are not in %s: %q", len(written), where, lost)
+			t.Log(w.sh(`cd $M/.rewind/checkpoints; had=; for c in *; do if grep -qx "`+lost[0]+`" $c/f; then had=$c; elif [ -n "$had" ]; then echo "had $had, not $c"; diff $had/f $c/f; break; fi; prev=$c; done; ls | wc -l; grep -n -A2 -B2 "`+lost[0]+`" $had/f; true`))
 		}
 	}
 	w.unmount()

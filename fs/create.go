@@ -120,16 +120,14 @@ func (f *FS) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.Ent
 	if dir == layers.RootIno && name == rewindName {
 		return eexist
 	}
-	var a layers.Attr
-	_, st = f.change("link", in.Oldnodeid, func(ino layers.Ino) (err error) {
-		a, err = f.branch.Link(ino, dir, name)
+	_, st = f.change("link", in.Oldnodeid, func(ino layers.Ino) error {
+		a, err := f.branch.Link(ino, dir, name)
+		if err == nil {
+			f.entry(place{&f.branch.View, 0, 0}, &a, out)
+		}
 		return err
 	})
-	if st != fuse.OK {
-		return st
-	}
-	f.entry(place{&f.branch.View, 0, 0}, &a, out)
-	return fuse.OK
+	return st
 }
 
 // Create and Open are not needed: the kernel makes do with MKNOD, and opens without asking.

@@ -60,7 +60,10 @@ type FS struct {
 	noCaps inoSet // files known to have no capabilities: root's writes need not look each time
 	setid  inoSet // files that the kernel was told are setuid or setgid
 	mapped inoSet // files that cached writes came for, for flushMapped
-	drifts inoSet // base files that turned out to have changed, and of which nobody has voided the data at once
+	// resized are files that got another size behind the kernel's back, under a node id that it knew before. It may think that they end elsewhere, so
+	// where appends to them go is for us to say. None is taken out: the kernel asks for a size only now and then.
+	resized inoSet
+	drifts  inoSet // base files that turned out to have changed, and of which nobody has voided the data at once
 
 	cachedWrites atomic.Uint64 // dirty pages that the kernel sent, in requests
 	// lost is the errno of a cached write that failed since the last barrier, 0 for none.
@@ -69,6 +72,7 @@ type FS struct {
 
 	voider *voider
 	syncer syncGroup
+	wrote  func() // if set, by a test, called before a write is answered
 }
 
 var _ fuse.RawFileSystem = (*FS)(nil)

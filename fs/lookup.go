@@ -29,7 +29,7 @@ func (f *FS) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.
 	if st != fuse.OK {
 		return st
 	}
-	a, err := p.view.Lookup(p.ino, name)
+	a, err := f.enter(p, name, func(*layers.Attr) *fuse.EntryOut { return out })
 	if errors.Is(err, unix.ENOENT) {
 		out.EntryValid = forever // node 0: the absence may be remembered
 		return fuse.OK
@@ -37,9 +37,20 @@ func (f *FS) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.
 	if err != nil {
 		return f.status("lookup", h.NodeId, err)
 	}
-	f.entry(p, &a, out)
 	f.voidDrift(a.Ino, out.NodeId)
 	return fuse.OK
+}
+
+// enter looks name up in the directory p and describes it in what to returns. The head stands still meanwhile: attributes from before it moved
+// must not go out with a node id from after that, as the kernel would believe them for ever, and append where the file ended.
+func (f *FS) enter(p place, name string, to func(*layers.Attr) *fuse.EntryOut) (layers.Attr, error) {
+	f.gate.RLock()
+	defer f.gate.RUnlock()
+	a, err := p.view.Lookup(p.ino, name)
+	if err == nil {
+		f.entry(p, &a, to(&a))
+	}
+	return a, err
 }
 
 // entry describes a, to which layers has added a reference for the kernel.

@@ -77,6 +77,8 @@ type incarnations struct {
 type incarnation struct {
 	now  uint16
 	held []uint16 // earlier ones that the kernel may still know
+	// merged is how many of the last of held have been superseded by nothing but merges: what they had is there still.
+	merged int
 }
 
 func (c *incarnations) current(ino layers.Ino) uint16 {
@@ -94,8 +96,16 @@ func (c *incarnations) stale(node uint64) bool {
 		c.current(layers.Ino(node&inoMask)) != uint16(node>>tagShift&tagMask)
 }
 
-// bump starts a new incarnation of each inode.
-func (c *incarnations) bump(inos []layers.Ino) {
+// merged reports whether node is an earlier incarnation, and nothing but merges came since.
+func (c *incarnations) merged(node uint64) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	i := c.m[layers.Ino(node&inoMask)]
+	return slices.Contains(i.held[len(i.held)-i.merged:], uint16(node>>tagShift&tagMask))
+}
+
+// bump starts a new incarnation of each inode; merged says that they have what they had, and more.
+func (c *incarnations) bump(inos []layers.Ino, merged bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.m == nil {
@@ -104,6 +114,9 @@ func (c *incarnations) bump(inos []layers.Ino) {
 	for _, ino := range inos {
 		i := c.m[ino]
 		i.held = append(slices.Clip(i.held), i.now)
+		if i.merged++; !merged {
+			i.merged = 0
+		}
 		for i.now = i.now%tagMask + 1; slices.Contains(i.held, i.now); {
 			i.now = i.now%tagMask + 1
 		}
@@ -153,6 +166,9 @@ func (c *incarnations) forgotten(node uint64) {
 	ino, tag := layers.Ino(node&inoMask), uint16(node>>tagShift&tagMask)
 	i, ok := c.m[ino]
 	if at := slices.Index(i.held, tag); ok && at >= 0 {
+		if at >= len(i.held)-i.merged {
+			i.merged--
+		}
 		i.held = slices.Delete(slices.Clone(i.held), at, at+1)
 		c.m[ino] = i
 	}

@@ -33,7 +33,7 @@ func (m *Mount) Freeze() (thaw func()) {
 // the old ones changes nothing.
 func (m *Mount) Swapped(mv layers.Moved) {
 	f := m.fs
-	f.inc.bump(mv.Renew)
+	f.inc.bump(mv.Renew, mv.Merged)
 	f.acls.clear()
 	f.noCaps.clear()
 }
@@ -113,7 +113,9 @@ func (m *Mount) Changed(ino layers.Ino, names []layers.NameKey) error {
 		mv.Inos = append(mv.Inos, k.Dir)
 	}
 	if m.fs.writeback {
-		m.fs.inc.bump(mv.Inos[:1]) // the kernel would keep the size it knows
+		m.fs.inc.bump(mv.Inos[:1], false) // the kernel would keep the size it knows
+	} else {
+		m.fs.resized.add(ino)
 	}
 	return m.Notify(mv)
 }
@@ -122,6 +124,7 @@ func (m *Mount) Changed(ino layers.Ino, names []layers.NameKey) error {
 // changed and, with a name, what that leads to. It does not wait, so a handler may
 // be the one to find out.
 func (m *Mount) Drifted(ino layers.Ino, name *layers.NameKey) {
+	m.fs.resized.add(ino)
 	m.fs.drifts.add(ino)
 	for _, node := range m.fs.inc.ids(ino) {
 		m.fs.voider.data(node)

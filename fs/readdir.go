@@ -35,24 +35,24 @@ func (f *FS) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList)
 }
 
 func (f *FS) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	dir := layers.Ino(in.NodeId & inoMask)
 	return f.list(in, out, func(p place, e *layers.Entry) (bool, error) {
 		if room(in, out) < entrySize+need(e.Name) {
 			return false, nil
 		}
-		a, err := p.view.Lookup(dir, e.Name)
+		d := fuse.DirEntry{Name: e.Name, Ino: p.statIno(e.Ino), Mode: e.Type, Off: e.Cookie}
+		_, err := f.enter(p, e.Name, func(a *layers.Attr) *fuse.EntryOut {
+			d.Ino, d.Mode = p.statIno(a.Ino), a.Mode
+			return out.AddDirLookupEntry(d)
+		})
 		if errors.Is(err, unix.ENOENT) {
 			return true, nil // removed since it was listed
 		}
-		d := fuse.DirEntry{Name: e.Name, Ino: p.statIno(e.Ino), Mode: e.Type, Off: e.Cookie}
 		if err != nil {
 			// The name is there; let whoever touches it get the error. Node 0 says no more than the name.
 			f.log.Warn("listed, but cannot be looked at", "dir", in.NodeId, "name", e.Name, "error", err)
 			out.AddDirLookupEntry(d)
 			return true, nil
 		}
-		d.Ino, d.Mode = p.statIno(a.Ino), a.Mode
-		f.entry(p, &a, out.AddDirLookupEntry(d))
 		return true, nil
 	})
 }

@@ -30,11 +30,7 @@ func (f *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fu
 		f.cachedWrites.Add(1)
 	}
 	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
-	n := 0
-	ino, st := f.change("write", in.NodeId, func(ino layers.Ino) (err error) {
-		n, err = f.branch.Write(ino, data, int64(in.Offset), layers.WriteFlags{KillPriv: kill})
-		return err
-	})
+	ino, at, st := f.put(in, data, layers.WriteFlags{KillPriv: kill})
 	if st != fuse.OK {
 		if cached && st != estale {
 			f.lost.Store(uint32(st))
@@ -56,7 +52,61 @@ func (f *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fu
 		}
 	}
 	f.voidOld(in.NodeId)
-	return uint32(n), fuse.OK
+	if at != int64(in.Offset) || f.inc.stale(in.NodeId) {
+		f.elsewhere(ino, in.NodeId)
+	}
+	if f.wrote != nil {
+		f.wrote()
+	}
+	return uint32(len(data)), fuse.OK
+}
+
+// put is the write itself, while the head stands still. It returns where in the file it went.
+//
+// The kernel says where an append goes, by the size that it knows. If that may not be the size any more, it goes to the file's end. So it does
+// through an earlier incarnation that only merges came over: one write(2) may come as two requests, and a merge in between
+// would leave half of it there.
+func (f *FS) put(in *fuse.WriteIn, data []byte, flags layers.WriteFlags) (ino layers.Ino, at int64, st fuse.Status) {
+	f.gate.RLock()
+	defer f.gate.RUnlock()
+	if ino, st = f.live(in.NodeId); st != fuse.OK {
+		return 0, 0, st
+	}
+	appends := in.Flags&unix.O_APPEND != 0 && in.WriteFlags&fuse.WRITE_CACHE == 0
+	if f.inc.stale(in.NodeId) {
+		if !appends || !f.inc.merged(in.NodeId) {
+			return 0, 0, estale
+		}
+		f.resized.add(ino) // for those that append to the present incarnation
+	}
+	st = f.status("write", in.NodeId, f.roomy(func() (err error) {
+		if at = int64(in.Offset); !appends || !f.resized.has(ino) {
+			_, err = f.branch.Write(ino, data, at, flags)
+			if !errors.Is(err, unix.ESTALE) || !appends || !f.resized.has(ino) {
+				return err
+			}
+			// Just now the base file turned out to have changed.
+		}
+		at, err = f.branch.Append(ino, data, flags)
+		return err
+	}))
+	return ino, at, st
+}
+
+// elsewhere has the kernel forget what it knows of a file after an append through node that went elsewhere than it thinks, or that it
+// thinks went to another file. The data goes once this request is answered: it holds pages.
+func (f *FS) elsewhere(ino layers.Ino, node uint64) {
+	f.drifts.add(ino)
+	ids := f.inc.ids(ino)
+	for _, id := range ids {
+		f.voider.data(id)
+	}
+	// Of node itself it has the size checked after a write anyway.
+	if now := ids[len(ids)-1]; now != node {
+		if err := f.voider.attrsNow(now); err != nil && !errors.Is(err, unix.ENOENT) {
+			f.log.Warn("cannot have the kernel forget a file's size", "inode", ino, "error", err)
+		}
+	}
 }
 
 // change runs do, which changes the file behind node, while the head stands still.

@@ -60,7 +60,7 @@ func (b *Branch) takeIn(files []TakeIn, texts []*stored, extra func(*kv.Batch, M
 	if b.stale {
 		return Moved{}, unix.ESTALE
 	}
-	mv := Moved{From: b.layer, Target: b.layer, Open: t.nextLayer, At: t.now(), Changed: b.changed, Untouched: b.untouched()}
+	mv := Moved{From: b.layer, Target: b.layer, Open: t.nextLayer, At: t.now(), Changed: b.changed, Untouched: b.untouched(), Merged: true}
 	head := b.shift(mv.Open)
 	k := &takingIn{op: b.newOp().large(), mv: &mv}
 	k.batch.UseReserve()

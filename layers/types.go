@@ -87,6 +87,7 @@ type SetAttr struct {
 type WriteFlags struct {
 	KillPriv bool // clear setuid, setgid and security.capability
 	Chunks   bool // store small parts as chunks at once, too, to be found by their hash
+	atEnd    bool // errEnd unless the file ends where the write begins
 }
 
 // ChangeStatus is the kind of a Change, spelled as git's --name-status does.
@@ -143,7 +144,9 @@ type Moved struct {
 	Renew []Ino
 	// Dirs are the paths of directories in use that were elsewhere before, maxDirs at most.
 	Dirs []string
-	At   time.Time
+	// Merged: the files of Renew still have what programs wrote, and besides what others did to them. So an append is right through old descriptors, too.
+	Merged bool
+	At     time.Time
 	// Untouched: no program changed anything in From, so it is as the layer below it, but for spared paths.
 	Untouched bool
 	Spared    int64 // paths that differ from the target because they are spared, see Options.Spare

@@ -42,6 +42,23 @@ func (b *Branch) Write(ino Ino, p []byte, off int64, f WriteFlags) (int, error) 
 	}
 }
 
+// Append puts p at the end of the file, wherever that is by then, in one piece, and returns where. Errors as Write.
+func (b *Branch) Append(ino Ino, p []byte, f WriteFlags) (off int64, err error) {
+	f.atEnd = true
+	for {
+		a, err := b.Getattr(ino)
+		if err != nil {
+			return 0, err
+		}
+		if _, err = b.Write(ino, p, a.Size, f); !errors.Is(err, errEnd) {
+			return a.Size, err
+		}
+	}
+}
+
+// errEnd says that the file has got another size.
+var errEnd = errors.New("the file ends elsewhere by now")
+
 // errVoid says that what was stored must be stored again.
 var errVoid = errors.New("chunks were swept away before they got a name")
 
@@ -68,6 +85,10 @@ func (b *Branch) write(ino Ino, p []byte, off int64, f WriteFlags, st *stored, s
 	rec, err := o.rec(n)
 	if err != nil {
 		return 0, err
+	}
+	if f.atEnd && off != rec.size {
+		b.t.loosen(chunkBytes(st.exts))
+		return 0, errEnd
 	}
 	end := off + int64(len(p))
 	if off > rec.size {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/rewindfs/rewindfs/layers"
@@ -104,6 +105,31 @@ func TestAppendAcrossMerge(t *testing.T) {
 		t.Errorf("a write to a place in what was there before the merge: %v, want ESTALE", err)
 	}
 	r.want("f", want)
+}
+
+// A head that moves in the middle of a lookup: the new node id goes out with the new size, or an append would go to the old end.
+func TestLookupAcrossMerge(t *testing.T) {
+	r := newRig(t, func(base string) { os.WriteFile(filepath.Join(base, "f"), []byte("base\n"), 0o644) })
+	r.append(r.appender("f"), "one\n")
+	var out fuse.EntryOut
+	moved := false
+	_, err := r.m.fs.enter(place{&r.branch.View, layers.RootIno, 0}, "f", func(*layers.Attr) *fuse.EntryOut {
+		if !moved {
+			moved = true
+			if err := r.m.Notify(r.takeIn("host\n")); err != nil {
+				t.Error(err)
+			}
+		}
+		return &out
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.branch.Forget(layers.Ino(out.NodeId&inoMask), 1)
+	if r.m.fs.inc.stale(out.NodeId) || out.Attr.Size != uint64(len("host\nbase\none\n")) {
+		t.Errorf("node id %x, of an earlier incarnation: %v, with size %d", out.NodeId, r.m.fs.inc.stale(out.NodeId), out.Attr.Size)
+	}
+	r.want("f", "host\nbase\none\n")
 }
 
 // A rollback takes a file away from who has it open to append to, also after merges.

@@ -41,16 +41,25 @@ func (f *FS) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.
 	return fuse.OK
 }
 
-// enter looks name up in the directory p and describes it in what to returns. The head stands still meanwhile: attributes from before it moved
-// must not go out with a node id from after that, as the kernel would believe them for ever, and append where the file ended.
+// enter looks name up in the directory p and describes it in what to returns. Attributes from before the head moved must not go out with a
+// node id from after that: the kernel would believe them for ever, and append where the file ended.
 func (f *FS) enter(p place, name string, to func(*layers.Attr) *fuse.EntryOut) (layers.Attr, error) {
-	f.gate.RLock()
-	defer f.gate.RUnlock()
+	moves := f.inc.moves.Load()
 	a, err := p.view.Lookup(p.ino, name)
-	if err == nil {
-		f.entry(p, &a, to(&a))
+	if err != nil {
+		return a, err
 	}
-	return a, err
+	out := to(&a)
+	for f.entry(p, &a, out); p.num == 0 && moves != f.inc.moves.Load(); f.entry(p, &a, out) {
+		moves = f.inc.moves.Load()
+		ino := a.Ino
+		if a, err = p.view.Getattr(ino); err != nil {
+			p.view.Forget(ino, 1)
+			out.NodeId, out.EntryValid = 0, 0
+			return a, err
+		}
+	}
+	return a, nil
 }
 
 // entry describes a, to which layers has added a reference for the kernel.

@@ -69,9 +69,11 @@ func (p place) statIno(ino layers.Ino) uint64 {
 // incarnations remember which files, and which directories that had been removed,
 // got new node ids.
 type incarnations struct {
-	n  atomic.Int64 // len(m): most mounts never need mu
-	mu sync.RWMutex
-	m  map[layers.Ino]incarnation // guarded by mu
+	n atomic.Int64 // len(m): most mounts never need mu
+	// moves counts calls of bump: attributes and a node id are of one head if it is the same before the one is asked for and after the other.
+	moves atomic.Uint64
+	mu    sync.RWMutex
+	m     map[layers.Ino]incarnation // guarded by mu
 }
 
 type incarnation struct {
@@ -108,6 +110,7 @@ func (c *incarnations) merged(node uint64) bool {
 func (c *incarnations) bump(inos []layers.Ino, merged bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.moves.Add(1) // first: who finds a new id is to find this changed
 	if c.m == nil {
 		c.m = make(map[layers.Ino]incarnation, len(inos))
 	}

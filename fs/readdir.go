@@ -40,19 +40,18 @@ func (f *FS) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryL
 			return false, nil
 		}
 		d := fuse.DirEntry{Name: e.Name, Ino: p.statIno(e.Ino), Mode: e.Type, Off: e.Cookie}
+		added := false
 		_, err := f.enter(p, e.Name, func(a *layers.Attr) *fuse.EntryOut {
+			added = true
 			d.Ino, d.Mode = p.statIno(a.Ino), a.Mode
 			return out.AddDirLookupEntry(d)
 		})
-		if errors.Is(err, unix.ENOENT) {
-			return true, nil // removed since it was listed
-		}
-		if err != nil {
-			// The name is there; let whoever touches it get the error. Node 0 says no more than the name.
-			f.log.Warn("listed, but cannot be looked at", "dir", in.NodeId, "name", e.Name, "error", err)
-			out.AddDirLookupEntry(d)
+		if added || errors.Is(err, unix.ENOENT) { // else removed since it was listed
 			return true, nil
 		}
+		// The name is there; let whoever touches it get the error. Node 0 says no more than the name.
+		f.log.Warn("listed, but cannot be looked at", "dir", in.NodeId, "name", e.Name, "error", err)
+		out.AddDirLookupEntry(d)
 		return true, nil
 	})
 }

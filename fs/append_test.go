@@ -169,11 +169,35 @@ func TestAppendAfterDrift(t *testing.T) {
 			}
 			for _, line := range []string{"one\n", "two\n", "three\n"} {
 				r.append(held, line)
-				text += line
+				r.append(held, line) // the kernel has not asked for the size since
+				text += line + line
 				r.want("f", text)
 			}
 			r.append(r.appender("f"), "four\n")
 			r.want("f", text+"four\n")
 		})
 	}
+}
+
+// A file is written by way of the control API while a program has it open to append to.
+func TestAppendAfterChange(t *testing.T) {
+	r := newRig(t, nil)
+	r.sh(0, "echo one >f")
+	held := r.appender("f")
+	a, err := r.branch.Resolve("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.branch.Forget(a.Ino, 1)
+	r.m.Changing(a.Ino)
+	if _, err := r.branch.Write(a.Ino, []byte("uno, dos\n"), 0, layers.WriteFlags{}); err != nil {
+		t.Fatal(err)
+	}
+	r.append(held, "two\n") // before the kernel is told
+	if err := r.m.Changed(a.Ino, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.append(held, "three\n")
+	r.append(held, "four\n")
+	r.want("f", "uno, dos\ntwo\nthree\nfour\n")
 }

@@ -105,6 +105,9 @@ func (m *Mount) lookAt(dirs []string) {
 	}
 }
 
+// Changing is to be called in front of a change that Changed is called after: from then on, appends go to the file's end.
+func (m *Mount) Changing(ino layers.Ino) { m.fs.resized.add(ino) }
+
 // Changed has the kernel forget the content of a file, some names and what it knows
 // of their directories, after a change that did not come through the mount.
 func (m *Mount) Changed(ino layers.Ino, names []layers.NameKey) error {
@@ -114,8 +117,6 @@ func (m *Mount) Changed(ino layers.Ino, names []layers.NameKey) error {
 	}
 	if m.fs.writeback {
 		m.fs.inc.bump(mv.Inos[:1], false) // the kernel would keep the size it knows
-	} else {
-		m.fs.resized.add(ino)
 	}
 	return m.Notify(mv)
 }

@@ -134,6 +134,7 @@ func (s *Session) writeFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return pathError(path, err)
 	}
+	s.mount.Changing(p.attr.Ino)
 	if err := s.fill(aside, p.attr, size); err != nil {
 		return pathError(path, err)
 	}

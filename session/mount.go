@@ -17,6 +17,9 @@ type HeadKeeper interface {
 	Swapped(m layers.Moved)
 	// Notify returns when the kernel has forgotten what m made void.
 	Notify(m layers.Moved) error
+	// Changing is called in front of a change to the content of a file that Changed will tell of: from then on, what programs
+	// append goes to the file's end, wherever the kernel believes that to be.
+	Changing(ino layers.Ino)
 	// Changed tells the kernel about a change that did not come through it: the
 	// content of a file, and names.
 	Changed(ino layers.Ino, names []layers.NameKey) error

@@ -50,6 +50,8 @@ func (m *fakeMount) Barrier(context.Context) error { m.note("barrier"); return m
 func (m *fakeMount) Freeze() func()                { m.note("freeze"); return func() { m.note("thaw") } }
 func (m *fakeMount) Swapped(layers.Moved)          { m.note("swapped") }
 func (m *fakeMount) Notify(layers.Moved) error     { m.note("notify"); return nil }
+func (m *fakeMount) Changing(layers.Ino)           {}
+
 func (m *fakeMount) Changed(layers.Ino, []layers.NameKey) error {
 	m.note("changed")
 	return nil

@@ -49,6 +49,11 @@ func holder(args []string) error {
 		case "write":
 			_, err := unix.Pwrite(fd, []byte(arg), 0)
 			out = answer(err, "ok")
+		case "append":
+			if _, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_APPEND); err == nil {
+				_, err = unix.Write(fd, []byte(arg+"\n"))
+			}
+			out, err = answer(err, "ok"), nil
 		case "hammer": // writes until it must not any more
 			for i := 0; err == nil; i++ {
 				_, err = unix.Pwrite(fd, fmt.Appendf(nil, "%08d", i), int64(i%1000)*8)

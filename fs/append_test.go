@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -70,18 +71,19 @@ func TestAppendAcrossMerge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
-	var mv layers.Moved
-	requests := 0
-	r.m.fs.wrote = func() {
-		if requests++; requests == 1 {
-			mv = r.takeIn("host\n")
+	merged := make(chan layers.Moved, 1)
+	requests := atomic.Int64{}
+	wrote := func() {
+		if requests.Add(1) == 1 {
+			merged <- r.takeIn("host\n")
 		}
 	}
+	r.m.fs.wrote.Store(&wrote)
 	r.append(held, "mount 1\n")
-	if requests != 2 {
-		t.Fatalf("the write came in %d requests: nothing is tested here", requests)
+	if n := requests.Load(); n != 2 {
+		t.Fatalf("the write came in %d requests: nothing is tested here", n)
 	}
-	if err := r.m.Notify(mv); err != nil {
+	if err := r.m.Notify(<-merged); err != nil {
 		t.Fatal(err)
 	}
 	want := "host\n" + had + "mount 1\n"

@@ -72,7 +72,7 @@ type FS struct {
 
 	voider *voider
 	syncer syncGroup
-	wrote  func() // if set, by a test, called before a write is answered
+	wrote  atomic.Pointer[func()] // if set, by a test, called before a write is answered
 }
 
 var _ fuse.RawFileSystem = (*FS)(nil)

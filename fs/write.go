@@ -55,8 +55,8 @@ func (f *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fu
 	if at != int64(in.Offset) || f.inc.stale(in.NodeId) {
 		f.elsewhere(ino, in.NodeId)
 	}
-	if f.wrote != nil {
-		f.wrote()
+	if wrote := f.wrote.Load(); wrote != nil {
+		(*wrote)()
 	}
 	return uint32(len(data)), fuse.OK
 }

@@ -188,7 +188,7 @@ func (p *planner) held(it *item) bool {
 		it.verdict, it.reason = vSkipped, "a socket means nothing without its program"
 	case (t == unix.S_IFCHR || t == unix.S_IFBLK) && !p.r.Special:
 		it.verdict, it.reason = vSkipped, "a device; bring it with --allow-special"
-	case p.r.Hold != nil && p.r.Hold.matches(p.want, p.base, it.path, t == unix.S_IFDIR):
+	case p.r.Hold != nil && p.r.Hold.matches(p.want, p.base, it.path, t):
 		it.verdict, it.reason = vHeld, "it may run by itself on the host; bring it with --include-executable-config"
 	}
 	return it.verdict != vSame

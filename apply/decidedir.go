@@ -96,7 +96,7 @@ func (p *planner) dirMeta(it *item) error {
 
 // dirAsBuilt reports whether a directory that both sides have is, beside its entries, what the layers were built on.
 func (p *planner) dirAsBuilt(it *item) (bool, error) {
-	built, err := p.want.v.Built(it.path)
+	built, err := p.built(it)
 	if err != nil || !built.Known || built.Ctime == it.have.Ctime {
 		return true, err
 	}

@@ -214,7 +214,7 @@ func (c *Commit) swap(j *journal, progress Progress, end End) error {
 // swapAll makes the steps, several at a time: they do not depend on each other.
 func (c *Commit) swapAll(j *journal, progress Progress) error {
 	opener := c.swapper(j)
-	defer opener.at.close()
+	defer opener.close()
 	if err := opener.open(c.steps); err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (c *Commit) swapAll(j *journal, progress Progress) error {
 			err := s.swap(st)
 			progress("swap", done.Add(1), int64(len(c.steps)))
 			return err
-		}, s.at.close
+		}, s.close
 	})
 }
 
@@ -243,7 +243,7 @@ func (c *Commit) swapper(j *journal) *swapper {
 func (c *Commit) lookAgain(j *journal) error {
 	err := inParts(context.Background(), c.steps, func() (func(*step) error, func()) {
 		s := c.swapper(j)
-		return s.look, s.at.close
+		return s.look, s.close
 	})
 	for _, st := range c.steps {
 		if err == nil && st.held {

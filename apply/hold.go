@@ -174,18 +174,17 @@ func fold(s string) string {
 	}, s)
 }
 
-// matches reports whether what want has at path is held back, base being what the host had. A directory is not, but what
+// matches reports whether what want has at path, of type typ (S_IFMT bits), is held back, base being what the host had. A directory is not, but what
 // is in it; a symbolic link in the place of a directory that leads to what is held back is.
-func (h *Hold) matches(want, base *side, p string, dir bool) bool {
+func (h *Hold) matches(want, base *side, p string, typ uint32) bool {
 	parts := parts(p)
-	if dir {
+	if typ == unix.S_IFDIR {
 		return becomesGitDir(want, base, p, parts)
 	}
 	if h.listed(p) {
 		return true
 	}
-	a, err := want.at(p)
-	if err == nil && typeOf(a) == unix.S_IFLNK && h.leads(parts) {
+	if typ == unix.S_IFLNK && h.leads(parts) {
 		return true
 	}
 	return inGitDir(want, p, parts) || becomesGitDir(want, base, p, parts)

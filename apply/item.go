@@ -26,11 +26,13 @@ type item struct {
 	up         *item
 	kids       map[string]*item
 
-	want  *layers.Attr // what the checkpoint has, as far as it may reach the host; nil: nothing
-	base  *layers.Attr // what the base shows to the branch; nil: nothing
-	have  *found       // what the host has; nil: nothing
-	rec   *placed      // what an earlier commit of ours left there
-	mount bool         // on the host it is in another mount
+	want   *layers.Attr  // what the checkpoint has, as far as it may reach the host; nil: nothing
+	base   *layers.Attr  // what the base shows to the branch; nil: nothing
+	viewed bool          // want and base have been looked up
+	built  *layers.Built // what the layers are built on; nil: not asked yet
+	have   *found        // what the host has; nil: nothing
+	rec    *placed       // what an earlier commit of ours left there
+	mount  bool          // on the host it is in another mount
 
 	verdict verdict
 	reason  string   // of a conflict or of what is left

@@ -27,7 +27,10 @@ type Record struct {
 	Over       int       `json:"over"`           // conflicts decided for the checkpoint
 }
 
-const recordVersion = 1
+const recordVersion = 2
+
+// flatStages is the last version whose stages had no directories but those that were brought.
+const flatStages = 1
 
 // The states of a commit that is under way.
 const (
@@ -71,7 +74,7 @@ func readJournal(db *kv.DB) (*journal, error) {
 	if err := json.Unmarshal(v, j); err != nil {
 		return nil, fmt.Errorf("the commit's journal: %w: %w", errDamaged, err)
 	}
-	if j.Version != recordVersion {
+	if j.Version != recordVersion && j.Version != flatStages {
 		return nil, fmt.Errorf("a commit was begun by another version of the program (%d): finish it with that one", j.Version)
 	}
 	j.Target = string(j.Dir)
@@ -86,7 +89,8 @@ const (
 	opDir  = "dir"  // a directory gets its mode, owner, attributes, times; after all others
 )
 
-// step is one change of the host. In the stage its object is "n<I>", and "o<I>" what goes.
+// step is one change of the host. In the stage its object is "n<I>", and "o<I>" what goes, in a directory for some of them: in one for
+// all, which grows large, making and removing take longer, and workers wait for each other.
 type step struct {
 	Op   string     `json:"op"`
 	Path []byte     `json:"p"`
@@ -98,9 +102,13 @@ type step struct {
 	Set  *times     `json:"set,omitempty"` // the times that a directory gets
 	Was  *times     `json:"was,omitempty"` // and those it had
 
-	it   *item // not in the journal, nor is held
+	it   *item // not in the journal, as the next two
+	flat bool  // its object lies in the stage itself
 	held bool  // somebody goes on writing to what it takes away
 }
+
+// stageDirOf is how many steps have their objects in one directory.
+const stageDirOf = 256
 
 type meta struct {
 	Mode   uint32            `json:"mode"`
@@ -117,11 +125,16 @@ type times struct {
 
 func timesOf(a *layers.Attr) *times { return &times{a.Atime, a.Mtime} }
 
+// stageName is the path of the step's object in the stage.
 func (s *step) stageName() string {
+	name := fmt.Sprintf("n%d", s.I)
 	if s.Op == opGone {
-		return fmt.Sprintf("o%d", s.I)
+		name = fmt.Sprintf("o%d", s.I)
 	}
-	return fmt.Sprintf("n%d", s.I)
+	if s.flat {
+		return name
+	}
+	return join(fmt.Sprint(s.I/stageDirOf), name)
 }
 
 // partBytes is how much of the steps one record holds, about.
@@ -165,6 +178,9 @@ func readSteps(db *kv.DB, j *journal) (all []*step, err error) {
 			return nil, fmt.Errorf("part %d of the steps of a commit: %w", part, errDamaged)
 		}
 		all = append(all, some...)
+	}
+	for _, st := range all {
+		st.flat = j.Version == flatStages
 	}
 	return all, nil
 }

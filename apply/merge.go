@@ -72,7 +72,14 @@ func (p *planner) built(it *item) (layers.Built, error) {
 	if p.base == nil {
 		return layers.Built{}, nil
 	}
-	return p.want.v.Built(it.path)
+	if it.built == nil {
+		b, err := p.want.v.Built(it.path)
+		if err != nil {
+			return b, err
+		}
+		it.built = &b
+	}
+	return *it.built, nil
 }
 
 // hasMerged reports whether the layers have merged what was put back at path by the commit of r.

@@ -119,7 +119,7 @@ func (p *planner) collect() error {
 		return p.want.walk("", add)
 	}
 	var paths []string
-	err := p.tree.TouchedPaths(p.r.Layer, func(path string) { paths = append(paths, path) }, func(ino layers.Ino) { p.several = append(p.several, ino) })
+	err := p.want.v.TouchedPaths(func(path string) { paths = append(paths, path) }, func(ino layers.Ino) { p.several = append(p.several, ino) })
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,6 @@ func (p *planner) collect() error {
 		if under(walked, path) {
 			continue
 		}
-		_ = add(path, layers.Entry{})
 		w, err := p.want.at(path)
 		if err != nil {
 			return err
@@ -137,6 +136,10 @@ func (p *planner) collect() error {
 		b, err := p.base.at(path)
 		if err != nil {
 			return err
+		}
+		if p.keeps(path) {
+			it := p.item(path)
+			it.want, it.base, it.viewed = w, b, true
 		}
 		// What is below a directory that came, went or moved as a whole has no change of its own.
 		if (isDir(w) || isDir(b)) && (w == nil || b == nil || w.Ino != b.Ino) {
@@ -198,11 +201,13 @@ func (p *planner) collectPlaced() error {
 
 // describe finds what the views have at an item.
 func (p *planner) describe(it *item) (err error) {
-	if it.want, err = p.want.at(it.path); err != nil {
-		return err
-	}
-	if p.base != nil {
-		it.base, err = p.base.at(it.path)
+	if !it.viewed {
+		if it.want, err = p.want.at(it.path); err != nil {
+			return err
+		}
+		if p.base != nil {
+			it.base, err = p.base.at(it.path)
+		}
 	}
 	if it.want != nil {
 		mode := it.want.Mode
@@ -224,7 +229,7 @@ func (p *planner) describe(it *item) (err error) {
 // but the user's. Who removes a directory has removed what was in it, and there are records of that; one that was
 // moved took along what is in it.
 func (p *planner) appeared(it *item) (bool, error) {
-	built, err := p.want.v.Built(it.path)
+	built, err := p.built(it)
 	if err != nil || built.Known {
 		return err == nil && !built.Exists, err
 	}
@@ -235,7 +240,7 @@ func (p *planner) appeared(it *item) (bool, error) {
 		return false, nil
 	}
 	for up := it.up; up.path != ""; up = up.up {
-		if built, err = p.want.v.Built(up.path); err != nil {
+		if built, err = p.built(up); err != nil {
 			return false, err
 		}
 		if built.Known {

@@ -120,7 +120,7 @@ func (a *Applier) takeBack(host *dir, j *journal, steps []*step, end End) (left 
 		return nil, err
 	}
 	s := newSwapper(host, stage, j)
-	defer s.at.close()
+	defer s.close()
 	if stage != nil {
 		defer stage.close()
 		s.recs = map[string]*placed{}
@@ -165,7 +165,7 @@ func (a *Applier) finish(host *dir, j *journal, steps []*step, end End) error {
 		return fmt.Errorf("remove the stage: %w", err)
 	}
 	s := newSwapper(host, nil, j)
-	defer s.at.close()
+	defer s.close()
 	if err := s.finishDirs(steps, false); err != nil {
 		a.log.Warn("not all directories got what they were to have", "error", err)
 	}

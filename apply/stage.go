@@ -40,12 +40,8 @@ func (s *stager) note(what string) {
 // stage makes what the steps bring, and fills in what they are.
 func (s *stager) stage(steps []*step) error {
 	s.at, s.notes = map[*item]string{}, map[string]int{}
-	for _, st := range steps {
-		if st.Op == opNew || st.Op == opSwap {
-			if err := s.list(st.it, st.stageName()); err != nil {
-				return err
-			}
-		}
+	if err := s.makeDirs(steps); err != nil {
+		return err
 	}
 	if err := s.makeFiles(); err != nil {
 		return err
@@ -70,6 +66,43 @@ func (s *stager) stage(steps []*step) error {
 	return nil
 }
 
+// makeDirs makes the directories for the objects of steps, and those among these.
+func (s *stager) makeDirs(steps []*step) error {
+	made := ""
+	for _, st := range steps {
+		if st.Op == opDir {
+			continue
+		}
+		if up, _ := split(st.stageName()); up != made {
+			if err := s.mkdir(up); err != nil {
+				return fmt.Errorf("make a directory for the objects of a commit: %w", err)
+			}
+			made = up
+		}
+		if st.Op != opGone {
+			if err := s.list(st.it, st.stageName()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// mkdir makes a directory in the stage.
+func (s *stager) mkdir(at string) error {
+	if err := s.dir.at("mkdir", at); err != nil {
+		return err
+	}
+	up, name := split(at)
+	c := cursor{d: s.dir}
+	defer c.close()
+	d, err := c.dir(up)
+	if err != nil {
+		return err
+	}
+	return unix.Mkdirat(d.fd, name, 0o700)
+}
+
 // list makes the directories and lists what is to be made in them.
 func (s *stager) list(it *item, at string) error {
 	s.at[it] = at
@@ -82,17 +115,7 @@ func (s *stager) list(it *item, at string) error {
 		return nil
 	}
 	s.dirs = append(s.dirs, it)
-	if err := s.dir.at("mkdir", at); err != nil {
-		return err
-	}
-	up, name := split(at)
-	c := cursor{d: s.dir}
-	defer c.close()
-	d, err := c.dir(up)
-	if err == nil {
-		err = unix.Mkdirat(d.fd, name, 0o700)
-	}
-	if err != nil {
+	if err := s.mkdir(at); err != nil {
 		return fmt.Errorf("make %q ready: %w", it.path, err)
 	}
 	for _, k := range it.sorted() {
@@ -203,10 +226,14 @@ func (s *stager) finish(it *item, d *dir, name string, sum []byte, writable bool
 		return err
 	}
 	w := it.want
-	made, err := d.stat(name)
-	if err == nil && made == nil {
-		err = unix.ENOENT
+	if err := d.setTimes(name, w.Atime, w.Mtime); err != nil { // what follows does not move them
+		return err
 	}
+	st, err := d.made(name)
+	if err != nil {
+		return err
+	}
+	xs, err := s.p.wantXattrs(it)
 	if err != nil {
 		return err
 	}
@@ -214,21 +241,41 @@ func (s *stager) finish(it *item, d *dir, name string, sum []byte, writable bool
 	if writable {
 		mode |= 0o200
 	}
-	owned := made.UID == w.UID && made.GID == w.GID
+	owned := st.UID == w.UID && st.GID == w.GID
+	moded := owned && st.Mode&0o7777 == mode || typeOf(w) == unix.S_IFLNK
 	if !owned {
 		if err := s.chown(d, name, w.UID, w.GID); err != nil {
 			return err
 		}
 	}
-	if typeOf(w) != unix.S_IFLNK && (!owned || made.Mode&0o7777 != mode) {
+	if !moded {
 		if err := d.chmod(name, mode); err != nil {
 			return err
 		}
 	}
-	xs, err := s.p.wantXattrs(it)
-	if err != nil {
+	if err := s.setXattrs(d, name, xs); err != nil {
 		return err
 	}
+	if !owned || !moded || len(xs) > 0 {
+		if st, err = d.made(name); err != nil {
+			return err
+		}
+	}
+	it.put = placed{host: markOf(&st.Attr), want: markOf(w), sum: sum, xattrs: sumXattrs(xs)}
+	return nil
+}
+
+// made is stat for what has just been made.
+func (d *dir) made(name string) (*found, error) {
+	st, err := d.stat(name)
+	if err == nil && st == nil {
+		err = unix.ENOENT
+	}
+	return st, err
+}
+
+// setXattrs gives an object its extended attributes, as far as we may.
+func (s *stager) setXattrs(d *dir, name string, xs map[string]string) error {
 	for k, v := range xs {
 		err := unix.Lsetxattr(d.link(name), k, []byte(v), 0)
 		if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
@@ -239,17 +286,6 @@ func (s *stager) finish(it *item, d *dir, name string, sum []byte, writable bool
 			return fmt.Errorf("set the attribute %s: %w", k, err)
 		}
 	}
-	if err := d.setTimes(name, w.Atime, w.Mtime); err != nil {
-		return err
-	}
-	st, err := d.stat(name)
-	if err == nil && st == nil {
-		err = unix.ENOENT
-	}
-	if err != nil {
-		return err
-	}
-	it.put = placed{host: markOf(&st.Attr), want: markOf(w), sum: sum, xattrs: sumXattrs(xs)}
 	return nil
 }
 
@@ -279,8 +315,8 @@ func (s *stager) finishDir(it *item, c *cursor) error {
 
 // writable reports whether a directory must stay writable until it is on the host.
 func (s *stager) writable(it *item) bool {
-	up, _ := split(s.at[it])
-	return up == "" && s.p.lowered(it)
+	_, below := s.at[it.up]
+	return !below && s.p.lowered(it)
 }
 
 // makeLink makes a further name of an object that was staged before. If the object is on the host, it only

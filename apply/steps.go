@@ -88,7 +88,7 @@ func (p *planner) ownTimes(it *item) bool {
 	case it.rec != nil && !it.rec.none:
 		return it.rec.host.mtime == it.have.Mtime
 	case it.base != nil:
-		built, err := p.want.v.Built(it.path)
+		built, err := p.built(it)
 		if err == nil && built.Known {
 			return built.Mtime == it.have.Mtime
 		}

@@ -18,17 +18,32 @@ func (e *raceError) Error() string { return fmt.Sprintf("%q: %s", e.path, e.reas
 
 // swapper makes steps, and takes them back.
 type swapper struct {
-	host, stage *dir
-	at          cursor
-	recs        map[string]*placed // what the commit brings, by path: nobody must have changed it when it is taken back
-	linked      []layers.Ino       // see journal
-	mayHold     bool               // somebody may go on writing to what is replaced, as was asked for
-	suffix      string             // of names that are made for what cannot be put back
+	host      *dir
+	at, stage cursor             // directories of the host, and of the stage
+	recs      map[string]*placed // what the commit brings, by path: nobody must have changed it when it is taken back
+	linked    []layers.Ino       // see journal
+	mayHold   bool               // somebody may go on writing to what is replaced, as was asked for
+	suffix    string             // of names that are made for what cannot be put back
 }
 
 // newSwapper is for the steps of j from its stage, nil for none.
 func newSwapper(host, stage *dir, j *journal) *swapper {
-	return &swapper{host: host, stage: stage, at: cursor{d: host}, linked: j.Linked, suffix: ".rewindfs-kept-" + strings.TrimPrefix(j.Stage, layers.StagePrefix)}
+	return &swapper{
+		host: host, at: cursor{d: host}, stage: cursor{d: stage}, linked: j.Linked,
+		suffix: ".rewindfs-kept-" + strings.TrimPrefix(j.Stage, layers.StagePrefix),
+	}
+}
+
+func (s *swapper) close() {
+	s.at.close()
+	s.stage.close()
+}
+
+// staged returns the directory in the stage of a step's object, until the next call, and the object's name there.
+func (s *swapper) staged(st *step) (*dir, string, error) {
+	up, name := split(st.stageName())
+	d, err := s.stage.dir(up)
+	return d, name, err
 }
 
 // swap makes a step. A raceError if the host is not what it was: then the step was not made.
@@ -42,8 +57,12 @@ func (s *swapper) swap(st *step) error {
 	if err != nil {
 		return err
 	}
+	stage, object, err := s.staged(st)
+	if err != nil {
+		return fmt.Errorf("look for %q in the stage: %w", st.Path, err)
+	}
 	if st.Op == opNew {
-		err := s.stage.rename(st.stageName(), d, name, unix.RENAME_NOREPLACE)
+		err := stage.rename(object, d, name, unix.RENAME_NOREPLACE)
 		if errors.Is(err, unix.EEXIST) {
 			return race("it was made on the host just now")
 		}
@@ -67,9 +86,9 @@ func (s *swapper) swap(st *step) error {
 	flags := uint(unix.RENAME_NOREPLACE)
 	if st.Op == opSwap {
 		flags = unix.RENAME_EXCHANGE
-		err = s.stage.rename(st.stageName(), d, name, flags)
+		err = stage.rename(object, d, name, flags)
 	} else {
-		err = d.rename(name, s.stage, st.stageName(), flags)
+		err = d.rename(name, stage, object, flags)
 	}
 	if errors.Is(err, unix.ENOENT) {
 		return race("it was removed on the host just now")
@@ -85,7 +104,11 @@ func (s *swapper) look(st *step) error {
 	if st.Op != opSwap && st.Op != opGone {
 		return nil
 	}
-	same, held, err := s.stage.isAsSeen(st.it, st.stageName(), st)
+	var same, held bool
+	stage, object, err := s.staged(st)
+	if err == nil {
+		same, held, err = stage.isAsSeen(st.it, object, st)
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("look at what was at %q: %w", st.Path, err)

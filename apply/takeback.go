@@ -47,7 +47,7 @@ func (s *swapper) takeBack(steps []*step) (left []Left, err error) {
 // reverse takes one step back, if it was made; not nil: it was, and could not be altogether.
 func (s *swapper) reverse(st *step) (*Left, error) {
 	path := string(st.Path)
-	inStage, err := s.stage.stat(st.stageName())
+	stage, object, inStage, err := s.inStage(st)
 	if err != nil || inStage == nil && st.Op != opNew {
 		return nil, err // not made
 	}
@@ -78,12 +78,14 @@ func (s *swapper) reverse(st *step) (*Left, error) {
 		return nil, err
 	case st.Op == opNew && !ours:
 		return &Left{Path: path}, nil
+	case stage == nil:
+		return &Left{Path: path}, nil
 	case st.Op == opNew:
-		err = unless(d.rename(name, s.stage, st.stageName(), unix.RENAME_NOREPLACE), unix.ENOENT)
+		err = unless(d.rename(name, stage, object, unix.RENAME_NOREPLACE), unix.ENOENT)
 	case !ours:
 		return s.keep(st, d, name)
 	default: // what is in the stage is the host's, be it what the plan saw or what took its place just before the step
-		err = s.stage.rename(st.stageName(), d, name, unix.RENAME_EXCHANGE)
+		err = stage.rename(object, d, name, unix.RENAME_EXCHANGE)
 		if errors.Is(err, unix.ENOENT) { // ours was removed just now
 			return s.keep(st, d, name)
 		}
@@ -94,14 +96,26 @@ func (s *swapper) reverse(st *step) (*Left, error) {
 	return s.aside(st, d, name)
 }
 
+// inStage is staged, and what is there: nil for nothing. Without a stage, which may be on its way out already, there is none.
+func (s *swapper) inStage(st *step) (stage *dir, object string, is *found, err error) {
+	stage, object, err = s.staged(st)
+	if notThere(err) {
+		return nil, object, nil, nil
+	}
+	if err == nil {
+		is, err = stage.stat(object)
+	}
+	return stage, object, is, err
+}
+
 // aside sees to it that nothing goes with the stage that somebody wrote to what a step had brought: what came out need not be what was
 // looked at, and who has it open goes on writing to it.
 func (s *swapper) aside(st *step, d *dir, name string) (*Left, error) {
-	inStage, err := s.stage.stat(st.stageName())
+	stage, object, inStage, err := s.inStage(st)
 	if err != nil || inStage == nil {
 		return nil, err
 	}
-	ours, err := s.untouched(s.stage, st.stageName(), string(st.Path), st.New, true)
+	ours, err := s.untouched(stage, object, string(st.Path), st.New, true)
 	if err != nil || ours {
 		return nil, err
 	}
@@ -118,8 +132,12 @@ func (s *swapper) keep(st *step, d *dir, name string) (*Left, error) {
 	if d == nil {
 		d, names, kept = s.host, []string{beside}, beside
 	}
+	stage, object, err := s.staged(st)
+	if err != nil {
+		return nil, err
+	}
 	for _, as := range names {
-		err := s.stage.rename(st.stageName(), d, as, unix.RENAME_NOREPLACE)
+		err := stage.rename(object, d, as, unix.RENAME_NOREPLACE)
 		switch {
 		case errors.Is(err, unix.EEXIST):
 		case err != nil:

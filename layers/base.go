@@ -341,6 +341,12 @@ func (b *Base) xattrs(p string) (map[string][]byte, error) {
 	return readXattrs(link, list, get)
 }
 
+// fdXattrs is xattrs for a file that is open for reading.
+func fdXattrs(fd int) (map[string][]byte, error) {
+	return readXattrs("", func(_ string, buf []byte) (int, error) { return unix.Flistxattr(fd, buf) },
+		func(_, name string, buf []byte) (int, error) { return unix.Fgetxattr(fd, name, buf) })
+}
+
 func readXattrs(link string, list func(string, []byte) (int, error), get func(string, string, []byte) (int, error)) (map[string][]byte, error) {
 	n, err := list(link, nil)
 	if errors.Is(err, unix.ENOTSUP) || (err == nil && n == 0) {

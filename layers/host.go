@@ -2,6 +2,8 @@ package layers
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -28,22 +30,18 @@ func (b *Base) Dup() (int, error) {
 // FromBase reports whether i is the number of an object that the base has or had, not of one made here.
 func (i Ino) FromBase() bool { return i.ofBase() }
 
-// TouchedPaths calls fn for paths at which l may show something else than the base that its line is built on: of what came, went or moved
+// TouchedPaths calls fn for paths at which v may show something else than the base that its line is built on: of what came, went or moved
 // as a whole directory only for that itself. Names of objects with several that nobody has looked at are not among them: several
 // is called for the changed objects of which there may be more. In no order, and some more than once. Unlike Diff it
-// does not compare, so it finds also what the base has since lost.
-func (t *Tree) TouchedPaths(l Layer, fn func(path string), several func(Ino)) error {
-	v, err := t.View(l)
-	if err != nil {
-		return err
-	}
-	defer v.Close()
+// does not compare, so it finds also what the base has since lost. What it read of them v keeps until it is closed.
+func (v *View) TouchedPaths(fn func(path string), several func(Ino)) error {
+	t, l := v.t, v.layer
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	v.keep = true
 	if v.stale {
 		return fmt.Errorf("layer %d: %w", l, ErrNoLayer)
 	}
+	v.keep = true
 	inos, names, err := t.changes(t.between(BaseLayer, l), nil)
 	if err != nil {
 		return err
@@ -57,7 +55,7 @@ func (t *Tree) TouchedPaths(l Layer, fn func(path string), several func(Ino)) er
 			delete(inos, ino) // this is its only name
 		}
 	}
-	for ino := range inos {
+	for _, ino := range slices.Sorted(maps.Keys(inos)) { // records that are next to each other are read quicker
 		if err := v.touchedNames(ino, fn, several); err != nil {
 			return fmt.Errorf("list what layer %d changed: %w", l, err)
 		}

@@ -227,13 +227,23 @@ func (k *keeper) describe(p string, pre *preimage) error {
 			return err
 		}
 	}
-	xs, err := t.base.xattrs(p)
+	if pre.st.mode&unix.S_IFMT == unix.S_IFREG && pre.st.size > 0 {
+		return k.file(p, pre)
+	}
+	if err := k.attributes(pre, func() (map[string][]byte, error) { return t.base.xattrs(p) }); err != nil {
+		return err
+	}
+	return k.put(p, pre)
+}
+
+// attributes records the extended attributes that read gives.
+func (k *keeper) attributes(pre *preimage, read func() (map[string][]byte, error)) error {
+	xs, err := read()
 	if err != nil {
 		return fmt.Errorf("read extended attributes: %w", err)
 	}
-	file := pre.st.mode&unix.S_IFMT == unix.S_IFREG && pre.st.size > 0
-	if file || len(xs) > 0 {
-		if pre.body, err = t.newBody(); err != nil {
+	if len(xs) > 0 && pre.body == 0 {
+		if pre.body, err = k.t.newBody(); err != nil {
 			return err
 		}
 	}
@@ -241,10 +251,7 @@ func (k *keeper) describe(p string, pre *preimage) error {
 		pre.hasXattrs = true
 		k.batch.Put(kv.Xattr(uint64(pre.body), name, uint64(BaseLayer)), xattrValue(v))
 	}
-	if file {
-		return k.file(p, pre)
-	}
-	return k.put(p, pre)
+	return nil
 }
 
 // newBody takes an inode number for what belongs to a pre-image.
@@ -284,10 +291,13 @@ func (k *keeper) put(p string, pre *preimage) error {
 	return k.flushIf(keepBytes, keepRecords)
 }
 
-// file records the file at p with its content.
-func (k *keeper) file(p string, pre *preimage) error {
-	for range keepTries {
-		same, err := k.content(p, pre)
+// file records the file at p with its content and attributes.
+func (k *keeper) file(p string, pre *preimage) (err error) {
+	if pre.body, err = k.t.newBody(); err != nil {
+		return err
+	}
+	for try := range keepTries {
+		same, err := k.content(p, pre, try == 0)
 		if err != nil || same {
 			return err
 		}
@@ -303,11 +313,15 @@ func (k *keeper) file(p string, pre *preimage) error {
 	return fmt.Errorf("it changes again and again while it is read, so some program writes to it; wait for that, and try again: %w", unix.EBUSY)
 }
 
-// content records the file at p as it is when it is opened. It reports false if it was changed meanwhile.
-func (k *keeper) content(p string, pre *preimage) (same bool, err error) {
-	f, st, err := k.t.base.open(p)
+// content records the file at p, which was a regular file just now, as it is when it is opened, with its attributes if they are asked
+// for. It reports false if it was changed meanwhile.
+func (k *keeper) content(p string, pre *preimage, attributes bool) (same bool, err error) {
+	f, st, err := k.t.base.openFile(p, false)
 	if errors.Is(err, unix.EACCES) { // not for us to read: whoever could not does not lose it
 		pre.unread = true
+		if err := k.attributes(pre, func() (map[string][]byte, error) { return k.t.base.xattrs(p) }); err != nil {
+			return false, err
+		}
 		return true, k.put(p, pre)
 	}
 	if err != nil {
@@ -316,6 +330,11 @@ func (k *keeper) content(p string, pre *preimage) (same bool, err error) {
 	defer f.release()
 	if st.ino != pre.st.ino || st.dev != pre.st.dev || st.btime != pre.st.btime {
 		return false, fmt.Errorf("another file has just taken its place; try again: %w", unix.EBUSY)
+	}
+	if attributes {
+		if err := k.attributes(pre, func() (map[string][]byte, error) { return fdXattrs(f.fd) }); err != nil {
+			return false, err
+		}
 	}
 	given := pre.st.given
 	pre.st = st

@@ -457,7 +457,7 @@ func (v *View) find(ino Ino) (*node, error) {
 		return nil, err
 	}
 	if rec != nil {
-		return v.recorded(ino)
+		return v.withRecord(ino, rec), nil
 	}
 	o, err := v.t.anyOrigin(ino)
 	if err != nil {

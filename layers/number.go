@@ -2,6 +2,7 @@ package layers
 
 import (
 	"fmt"
+	"hash/maphash"
 
 	"github.com/rewindfs/rewindfs/kv"
 )
@@ -75,8 +76,27 @@ func (t *Tree) free(ino Ino, p string, st *baseStat) (bool, error) {
 	if _, ok := t.copied[ino]; !ok {
 		return true, nil
 	}
+	id := t.originID(p, st.ino, st.btime)
+	if known, ok := t.origins[ino]; ok && known == id {
+		return true, nil
+	}
 	o, err := t.anyOrigin(ino)
-	return err == nil && (o == nil || o.is(p, st)), err
+	if err != nil || o == nil || !o.is(p, st) {
+		return err == nil && o == nil, err
+	}
+	if o.path == p {
+		t.origins[ino] = id
+	}
+	return true, nil
+}
+
+// originID condenses what origin.is compares, with a seed of this process: nobody can make two that collide.
+func (t *Tree) originID(path string, ino uint64, btime Time) uint64 {
+	return maphash.Comparable(t.seed, struct {
+		path  string
+		ino   uint64
+		btime Time
+	}{path, ino, btime})
 }
 
 // is reports whether st at path p is the object of o. A hard link of it is.

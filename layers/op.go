@@ -452,6 +452,8 @@ func (o *op) encode(s *stagedRec) {
 			if l, ok := o.t.copied[s.n.ino]; !ok || o.b.layer < l {
 				o.t.copied[s.n.ino] = o.b.layer
 			}
+			from := s.rec.origin
+			o.t.origins[s.n.ino] = o.t.originID(from.path, from.ino, from.btime)
 		})
 	}
 	if s.rec.nlink == 0 && !s.n.orphan {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,8 @@ type Tree struct {
 	views     map[*View]struct{}
 	shared    map[Ino]struct{} // numbers of the host that some object had to give up, see inoOf
 	copied    map[Ino]Layer    // base inode numbers that have an n/ record in some layer: from which on they may
+	origins   map[Ino]uint64   // of those some, which object of the base at which path has the number, see originID. Guarded by mu
+	seed      maphash.Seed     // of originID
 	pend      map[Ino][]*pending
 	pendBytes int64
 	pendSeq   uint64
@@ -106,6 +109,8 @@ func Open(db *kv.DB, chunks *cas.Store, base *Base, o Options) (*Tree, error) {
 		branches:   map[string]*Branch{},
 		views:      map[*View]struct{}{},
 		copied:     map[Ino]Layer{},
+		origins:    map[Ino]uint64{},
+		seed:       maphash.MakeSeed(),
 		shared:     map[Ino]struct{}{},
 		pend:       map[Ino][]*pending{},
 		loose:      looseWorth, // nobody knows what the last daemon left

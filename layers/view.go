@@ -87,6 +87,9 @@ func (v *View) close() {
 
 // visibleInode returns the record of ino that the view sees, nil if there is none.
 func (v *View) visibleInode(ino Ino) (*inode, error) {
+	if len(v.anc) == 0 { // the base has none
+		return nil, nil
+	}
 	var rec *inode
 	err := v.newest(kv.InodePrefix(uint64(ino)), func(l Layer, val []byte) (err error) {
 		if rec, err = decodeInode(l, val); err == nil && rec.has(flagLost) {
@@ -364,6 +367,11 @@ func (v *View) recorded(ino Ino) (*node, error) {
 	if rec == nil {
 		return nil, fmt.Errorf("a name refers to inode %d, which has no record: %w", ino, ErrCorrupt)
 	}
+	return v.withRecord(ino, rec), nil
+}
+
+// withRecord returns the node of an inode, whose visible record is rec.
+func (v *View) withRecord(ino Ino, rec *inode) *node {
 	n := v.nodes[ino]
 	if n == nil {
 		n = &node{ino: ino}
@@ -373,7 +381,7 @@ func (v *View) recorded(ino Ino) (*node, error) {
 	if rec.origin != nil && !n.inb {
 		n.bname, n.inb = rec.origin.path, true
 	}
-	return n, nil
+	return n
 }
 
 // fromBase returns the node of the base object st found as name in dn, at path p.

@@ -33,7 +33,7 @@ func (i Ino) FromBase() bool { return i.ofBase() }
 // TouchedPaths calls fn for paths at which v may show something else than the base that its line is built on: of what came, went or moved
 // as a whole directory only for that itself. Names of objects with several that nobody has looked at are not among them: several
 // is called for the changed objects of which there may be more. In no order, and some more than once. Unlike Diff it
-// does not compare, so it finds also what the base has since lost. What it read of them v keeps until it is closed.
+// does not compare, so it finds also what the base has since lost. The records that it reads v keeps until it is closed.
 func (v *View) TouchedPaths(fn func(path string), several func(Ino)) error {
 	t, l := v.t, v.layer
 	t.mu.Lock()
@@ -41,26 +41,39 @@ func (v *View) TouchedPaths(fn func(path string), several func(Ino)) error {
 	if v.stale {
 		return fmt.Errorf("layer %d: %w", l, ErrNoLayer)
 	}
-	v.keep = true
+	u := t.newView(l) // in v itself there is only what names lead to, by which Getattr tells what was removed
+	u.root.rec, u.keep = v.root.rec, true
+	defer u.handRecords(v)
 	inos, names, err := t.changes(t.between(BaseLayer, l), nil)
 	if err != nil {
 		return err
 	}
 	for k := range names {
-		ino, err := v.touched(k, fn)
+		ino, err := u.touched(k, fn)
 		if err != nil {
 			return fmt.Errorf("list what layer %d changed: %w", l, err)
 		}
-		if n := v.nodes[ino]; n != nil && n.rec != nil && n.rec.nlink == 1 && !ino.ofBase() {
+		if n := u.nodes[ino]; n != nil && n.rec != nil && n.rec.nlink == 1 && !ino.ofBase() {
 			delete(inos, ino) // this is its only name
 		}
 	}
 	for _, ino := range slices.Sorted(maps.Keys(inos)) { // records that are next to each other are read quicker
-		if err := v.touchedNames(ino, fn, several); err != nil {
+		if err := u.touchedNames(ino, fn, several); err != nil {
 			return fmt.Errorf("list what layer %d changed: %w", l, err)
 		}
 	}
 	return nil
+}
+
+// handRecords closes v and leaves the records that it has read to another view of the same layer.
+func (v *View) handRecords(to *View) {
+	to.read = make(map[Ino]*inode, len(v.nodes))
+	for ino, n := range v.nodes {
+		if n.rec != nil {
+			to.read[ino] = n.rec
+		}
+	}
+	v.close()
 }
 
 // touchedNames calls fn for the known paths of an inode, and several if it has more names.

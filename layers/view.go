@@ -26,6 +26,7 @@ type View struct {
 	root   *node
 	links  map[Ino]map[NameKey]struct{} // names by which base files of several were found
 	keep   bool                         // nodes stay until Close: its user holds on to unreferenced ones
+	read   map[Ino]*inode               // visible records that are known, of a read-only view
 	stale  bool                         // its layer was given up
 }
 
@@ -81,7 +82,7 @@ func (v *View) close() {
 		v.unlist1(n)
 	}
 	delete(v.t.views, v)
-	v.nodes, v.links = map[Ino]*node{RootIno: v.root}, nil
+	v.nodes, v.links, v.read = map[Ino]*node{RootIno: v.root}, nil, nil
 	v.root.dir = nil
 }
 
@@ -89,6 +90,9 @@ func (v *View) close() {
 func (v *View) visibleInode(ino Ino) (*inode, error) {
 	if len(v.anc) == 0 { // the base has none
 		return nil, nil
+	}
+	if rec := v.read[ino]; rec != nil {
+		return rec, nil
 	}
 	var rec *inode
 	err := v.newest(kv.InodePrefix(uint64(ino)), func(l Layer, val []byte) (err error) {

@@ -2,7 +2,10 @@ package layersdiff
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -73,6 +76,9 @@ func (s *applied) kill(pick int, undo bool) {
 	}
 	s.oldOrNew(before, want)
 	s.must(s.w.reopen())
+	if pick%3 == 0 {
+		s.flatten()
+	}
 	for n := pick % 11; ; n = 1000 { // a start that is killed, too, and another one
 		left.Store(int64(n))
 		a := s.applier()
@@ -89,6 +95,34 @@ func (s *applied) kill(pick int, undo bool) {
 	}
 	s.branch()
 	s.checkEnd(before, want, undo, noop, err == nil)
+}
+
+// flatten makes of a commit that was cut off what a version of the program would have left that had all objects in the stage itself.
+func (s *applied) flatten() {
+	key := kv.Meta("commit")
+	v, ok, err := s.w.db.Get(key)
+	s.must(err)
+	if !ok {
+		return
+	}
+	var j map[string]json.RawMessage
+	s.must(json.Unmarshal(v, &j))
+	j["v"] = json.RawMessage("1")
+	v, err = json.Marshal(j)
+	s.must(err)
+	var b kv.Batch
+	b.Put(key, v)
+	s.must(s.w.db.Apply(&b))
+	dirs, err := filepath.Glob(filepath.Join(s.w.base, layers.StagePrefix+"*", "*"))
+	s.must(err)
+	for _, dir := range dirs {
+		objects, err := os.ReadDir(dir)
+		s.must(err)
+		for _, o := range objects {
+			s.must(os.Rename(filepath.Join(dir, o.Name()), filepath.Join(filepath.Dir(dir), o.Name())))
+		}
+		s.must(os.Remove(dir))
+	}
 }
 
 func (s *applied) planKilled(a *apply.Applier, l layers.Layer, undo bool) (*apply.Commit, error) {

@@ -273,11 +273,11 @@ type Rollback struct {
 	Dropped      []Checkpoint      `json:"dropped"` // checkpoints that left the line
 	// GoneMessages is, in a dry run, how many messages of the live conversation would go, by thread.
 	GoneMessages map[string]int `json:"gone_messages,omitempty"`
-	Noop         bool              `json:"noop"`    // the head was there already, with nothing changed
-	DryRun       bool              `json:"dry_run"`
-	Steps        int               `json:"steps,omitempty"`  // undo, redo: states gone over
-	Before       *Movement         `json:"before,omitempty"` // undo, redo: what had left the state gone back to
-	Truncated    bool              `json:"truncated,omitempty"`
+	Noop         bool           `json:"noop"` // the head was there already, with nothing changed
+	DryRun       bool           `json:"dry_run"`
+	Steps        int            `json:"steps,omitempty"`  // undo, redo: states gone over
+	Before       *Movement      `json:"before,omitempty"` // undo, redo: what had left the state gone back to
+	Truncated    bool           `json:"truncated,omitempty"`
 	// Targets are those outside of the mount that the state has copies of. One that failed is told by its Error, all else has happened.
 	Targets []Target `json:"targets,omitempty"`
 }

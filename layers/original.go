@@ -139,13 +139,11 @@ func (t *Tree) Original(path string, is Built) (*Original, error) {
 
 // originalOf returns the text that the base file under l had at copy-up, if it was kept.
 func (t *Tree) originalOf(l *layout) ([]byte, bool) {
-	o := l.origin
-	is := Built{Exists: true, Ino: o.ino, Btime: o.btime, Mtime: o.mtime, Ctime: o.ctime, Size: o.size}
-	text, err := t.Original(l.path, is)
+	text, err := t.Original(l.path, l.origin.built())
 	if err != nil {
 		t.log.Warn("cannot read what a base file was before it changed", "path", l.path, "error", err)
 	}
-	if err != nil || text == nil || text.Ctime != o.ctime {
+	if err != nil || text == nil || text.Ctime != l.origin.ctime {
 		return nil, false
 	}
 	return text.Text, true

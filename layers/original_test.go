@@ -118,36 +118,6 @@ func TestOriginals(t *testing.T) {
 	s.wantOriginals(want)
 }
 
-// What an appended file stands on may be changed, cut or gone on the host: its original has the bytes, and nothing is a hole.
-func TestOriginalsAreRead(t *testing.T) {
-	text := "one\ntwo\nthree\n"
-	for what, change := range map[string]func(p string) error{
-		"rewritten": func(p string) error { return os.WriteFile(p, []byte("1\n2\n3\n4\n"), 0o644) },
-		"cut":       func(p string) error { return os.Truncate(p, 0) },
-		"gone":      os.Remove,
-		"replaced": func(p string) error {
-			return errors.Join(os.WriteFile(p+".new", []byte("other, and longer than that\n"), 0o644), os.Rename(p+".new", p))
-		},
-	} {
-		dir := oldBase(t, map[string]string{"f": text})
-		s := newStore(t, dir)
-		_, err := s.b.Write(s.ino("f"), []byte("four\n"), int64(len(text)), WriteFlags{})
-		s.ok(err)
-		s.ok(s.tree.KeepOriginals(context.Background()))
-		s.ok(change(filepath.Join(dir, "f")))
-		if got := s.read("f"); got != text+"four\n" {
-			t.Errorf("%s: read %q", what, got)
-		}
-		size := int64(len(text) + len("four\n"))
-		if at, err := s.b.Seek(s.ino("f"), 3, unix.SEEK_DATA); at != 3 || err != nil {
-			t.Errorf("%s: the data behind 3 is at %d (%v)", what, at, err)
-		}
-		if at, err := s.b.Seek(s.ino("f"), 0, unix.SEEK_HOLE); at != size || err != nil {
-			t.Errorf("%s: the first hole is at %d, want %d (%v)", what, at, size, err)
-		}
-	}
-}
-
 // Bytes of changes that a kill kept from their chunks are changes, too: after the next start their originals are kept.
 func TestOriginalsOfOpenLayer(t *testing.T) {
 	s := newStore(t, oldBase(t, map[string]string{"a": "a\n", "b": "b\n"}))

@@ -383,13 +383,15 @@ func TestCommitMergeUnderWriters(t *testing.T) {
 	w.mount()
 	w.edit("f", lines(40, map[int]string{1: "ours 0\n"}), false)
 	w.rewind("checkpoint", "--durable").want(t, 0)
-	busy := exec.Command("sh", "-c", "cd $M; i=0; while :; do i=$((i+1)); echo $i >busy; echo $i >busy.new; mv busy.new busy2; done")
-	busy.Env = append(os.Environ(), "M="+w.mp)
+	goOn := filepath.Join(w.home, "go")
+	w.put(w.home, "go", "")
+	busy := exec.Command("sh", "-c", "cd $M; i=0; while test -e $GO; do i=$((i+1)); echo $i >busy; echo $i >busy.new; mv busy.new busy2; done")
+	busy.Env = append(os.Environ(), "M="+w.mp, "GO="+goOn)
 	if err := busy.Start(); err != nil {
 		t.Fatal(err)
 	}
-	stop := func() {
-		_ = busy.Process.Kill()
+	stop := func() { // a shell that is killed would leave its mv in the mount
+		_ = os.Remove(goOn)
 		_ = busy.Wait()
 	}
 	defer stop()

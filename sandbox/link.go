@@ -47,22 +47,25 @@ func (l *link) readFrom(pid int) (report, error) {
 	_ = unix.SetsockoptTimeval(int(l.file.Fd()), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience)
 	defer unix.SetsockoptTimeval(int(l.file.Fd()), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{})
 	for {
-		r, err := l.read()
+		r, err := l.read(0)
+		if err == unix.EAGAIN && proctree.Stopped(pid) {
+			// Stopped as the command that it has become meanwhile, it is to stay so; then there is an end of file by now.
+			if r, err = l.read(unix.MSG_DONTWAIT); err == unix.EAGAIN {
+				_ = unix.Kill(pid, unix.SIGCONT) // it is a child that nobody has reaped
+			}
+		}
 		if err != unix.EAGAIN {
 			return r, err
-		}
-		if proctree.Stopped(pid) {
-			_ = unix.Kill(pid, unix.SIGCONT) // it is a child that nobody has reaped
 		}
 	}
 }
 
 // read waits for a report. Any error, io.EOF most often, says that there will be no more.
-func (l *link) read() (report, error) {
+func (l *link) read(flags int) (report, error) {
 	var r report
 	buf, oob := make([]byte, maxReport), make([]byte, unix.CmsgSpace(4))
 	for {
-		n, oobn, _, _, err := unix.Recvmsg(int(l.file.Fd()), buf, oob, unix.MSG_CMSG_CLOEXEC)
+		n, oobn, _, _, err := unix.Recvmsg(int(l.file.Fd()), buf, oob, unix.MSG_CMSG_CLOEXEC|flags)
 		if err == unix.EINTR {
 			continue
 		}
@@ -115,7 +118,7 @@ func (l *link) follow(pid int) func(syscall.WaitStatus) syscall.WaitStatus {
 		defer close(done)
 		defer l.close()
 		for {
-			r, err := l.read()
+			r, err := l.read(0)
 			if err != nil {
 				return
 			}

@@ -38,16 +38,11 @@ func (w *world) put(at, p, text string) {
 // settled waits until a file of the base is so old that its times would tell if it changed again: else merges do not know it.
 func (w *world) settled(p string) {
 	w.t.Helper()
-	for {
-		var st syscall.Stat_t
-		if err := syscall.Stat(filepath.Join(w.base, p), &st); err != nil {
-			w.t.Fatal(err)
-		}
-		if time.Since(time.Unix(st.Ctim.Unix())) > 30*time.Millisecond { // layers: originalGrain
-			return
-		}
-		time.Sleep(time.Millisecond)
+	var st syscall.Stat_t
+	if err := syscall.Stat(filepath.Join(w.base, p), &st); err != nil {
+		w.t.Fatal(err)
 	}
+	<-time.After(time.Until(time.Unix(st.Ctim.Unix()).Add(30 * time.Millisecond))) // layers: originalGrain
 }
 
 // has checks what a file on the host or in the mount has. It is read by another program: this one must not use the mount.

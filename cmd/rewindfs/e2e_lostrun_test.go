@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,7 +12,7 @@ import (
 	"time"
 )
 
-// begin starts run of a script in the mount, and waits until the script has made the file "ready" there. The script is ended
+// begin starts run of a script in the mount, and waits until the script says "ready". It is ended
 // with the test: it lives on when the command line is killed.
 func (w *world) begin(args []string, script string) *exec.Cmd {
 	w.t.Helper()
@@ -20,7 +21,15 @@ func (w *world) begin(args []string, script string) *exec.Cmd {
 	c := w.command(w.t.Context(), args...)
 	c.Dir = w.mp
 	c.SysProcAttr.Setpgid = true // what is started is the test's to end
-	if err := c.Start(); err != nil {
+	said, says, err := os.Pipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer said.Close()
+	c.Stdout = says
+	err = c.Start()
+	says.Close()
+	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() {
@@ -33,14 +42,14 @@ func (w *world) begin(args []string, script string) *exec.Cmd {
 			}
 		}
 	})
-	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
-		if w.sh("test -e $M/ready && echo there || true") == "there\n" {
-			return c
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatal("the command has not begun")
-		}
+	word := make([]byte, len("ready\n"))
+	if err := said.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		w.t.Fatal(err)
 	}
+	if _, err := io.ReadFull(said, word); err != nil || string(word) != "ready\n" {
+		w.t.Fatalf("the command says %q: %v", word, err)
+	}
+	return c
 }
 
 // killed ends a command line with SIGKILL, and waits for it.
@@ -59,7 +68,7 @@ func TestUndoAfterTheCommandLineWasKilledUnprivileged(t *testing.T) {
 func testCommandLineKilled(t *testing.T, w *world) {
 	w.mount()
 	w.run(w.mp, "--", "sh", "-c", "echo 1 >first").want(t, 0)
-	c := w.begin(nil, "rm a.txt; touch ready; exec sleep 1000")
+	c := w.begin(nil, "rm a.txt; touch ready; echo ready; exec sleep 1000")
 	w.rewind("status").want(t, 0, "Running", "sh -c echo $$", fmt.Sprintf("pid %d", c.Process.Pid))
 	refused := w.rewind("undo").want(t, exitConflict, "still runs", "rewindfs rollback ")
 	w.same("ls $M", "first\nready\nsub\n")
@@ -85,7 +94,7 @@ func TestUndoAfterBothWereKilled(t *testing.T) {
 	w := newWorld(t)
 	w.mount()
 	w.run(w.mp, "--", "sh", "-c", "echo 1 >first").want(t, 0)
-	c := w.begin(nil, "rm a.txt; touch ready; cd /; exec sleep 1000")
+	c := w.begin(nil, "rm a.txt; touch ready; cd /; echo ready; exec sleep 1000")
 	daemon := w.pid()
 	c.Process.Kill()
 	kill(t, daemon)
@@ -98,11 +107,12 @@ func TestUndoAfterBothWereKilled(t *testing.T) {
 	w.rewind("undo").want(t, 0, "as it was before the command 'sh -c echo 1")
 	w.same("ls $M", "a.txt\nsub\n")
 
-	c = w.begin(nil, "echo 2 >second; touch ready; cd /; while ! test -e "+w.home+"/go; do sleep 0.05; done")
+	w.sh("mkfifo " + w.home + "/go")
+	c = w.begin(nil, "echo 2 >second; touch ready; cd /; echo ready; read x <"+w.home+"/go")
 	kill(t, w.pid())
 	w.mount()
 	w.rewind("undo").want(t, exitConflict, "still runs")
-	w.sh("touch " + w.home + "/go")
+	w.sh("echo >" + w.home + "/go")
 	if err := c.Wait(); err != nil {
 		t.Error(err)
 	}
